@@ -1,0 +1,1 @@
+"""Delegate ids to compiled blobs that run."""
