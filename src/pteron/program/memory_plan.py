@@ -1,0 +1,140 @@
+"""A method's memory plan: its buffers, the device of each, the slots in them, and their lifetimes.
+
+Nothing is allocated here. Buffer numbers are the file's (``memory_id``); number 0 is reserved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from pteron.format.schema import HOST, Device, ExecutionPlan, Tensor
+from pteron.program.dataflow import access, mutable_state
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBuffer:
+    """One memory-planned buffer of one method."""
+
+    index: int
+    nbytes: int
+    device: Device
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSlot:
+    """The place of one tensor value: bytes ``offset`` to ``offset + nbytes`` of a buffer."""
+
+    value: int
+    buffer: int
+    offset: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        """The first byte behind the slot."""
+        return self.offset + self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """The instructions between which a value is in use, both included; -1 is before the first."""
+
+    first: int
+    last: int
+
+
+class MemoryPlan:
+    """Views one execution plan: its buffers and slots."""
+
+    def __init__(self, plan: ExecutionPlan) -> None:
+        self.plan = plan
+        devices = {entry.buffer_idx: entry.device for entry in plan.non_const_buffer_device}
+        self.buffers = tuple(
+            PlannedBuffer(index, nbytes, devices.get(index, HOST))
+            for index, nbytes in enumerate(plan.non_const_buffer_sizes)
+            if index > 0
+        )
+        """All planned buffers, in file order, without the reserved entry 0."""
+
+    def buffer(self, index: int) -> PlannedBuffer:
+        """Return the buffer that ``memory_id`` ``index`` names."""
+        return self.buffers[index - 1]
+
+    @property
+    def is_host_only(self) -> bool:
+        """Whether every buffer is tagged for the host."""
+        return all(buffer.device.is_host for buffer in self.buffers)
+
+    def total_bytes(self, device: Device | None = None) -> int:
+        """Return the planned bytes, of one device or of all."""
+        return sum(b.nbytes for b in self.buffers if device is None or b.device == device)
+
+    @cached_property
+    def slots(self) -> dict[int, PlannedSlot]:
+        """The slot of each planned tensor value."""
+        return {
+            index: PlannedSlot(
+                index,
+                value.allocation_info.memory_id,
+                value.allocation_info.memory_offset,
+                value.nbytes,
+            )
+            for index, value in enumerate(self.plan.values)
+            if isinstance(value, Tensor) and value.allocation_info is not None
+        }
+
+    @cached_property
+    def state(self) -> tuple[int, ...]:
+        """The planned tensors that keep their value from call to call."""
+        return mutable_state(self.plan)
+
+    @cached_property
+    def state_buffers(self) -> frozenset[int]:
+        """The buffers that hold at least one of them."""
+        return frozenset(self.slots[index].buffer for index in self.state)
+
+    @cached_property
+    def dedicated_state_buffers(self) -> frozenset[int]:
+        """The buffers that hold state and nothing else."""
+        others = {slot.buffer for index, slot in self.slots.items() if index not in self.state}
+        return self.state_buffers - others
+
+    @cached_property
+    def lifetimes(self) -> dict[int, Lifetime]:
+        """The lifetime of each planned tensor value, in instruction numbers.
+
+        Inputs live from -1, outputs and state to the last instruction. In a method with jumps the
+        numbers follow the file's order, not the order of execution.
+        """
+        plan, slots = self.plan, self.slots
+        end = max(len(plan.instructions) - 1, 0)
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for number, instruction in enumerate(plan.instructions):
+            step = access(plan, instruction)
+            for index in (*step.reads, *step.writes, *step.updates):
+                first.setdefault(index, number)
+                last[index] = number
+        for index in (*plan.inputs, *self.state):
+            first[index] = -1
+            last.setdefault(index, end)
+        for index in (*plan.outputs, *self.state):
+            first.setdefault(index, end)
+            last[index] = end
+        return {
+            index: Lifetime(first.get(index, end), last.get(index, end)) for index in slots
+        }
+
+    def peak_bytes(self, buffer: int) -> int:
+        """Return the largest number of bytes of a buffer that are in use at one instruction."""
+        events: list[tuple[int, int]] = []
+        for index, slot in self.slots.items():
+            if slot.buffer == buffer:
+                life = self.lifetimes[index]
+                events += [(life.first, slot.nbytes), (life.last + 1, -slot.nbytes)]
+        peak = now = 0
+        for _, change in sorted(events):
+            now += change
+            peak = max(peak, now)
+        return peak
