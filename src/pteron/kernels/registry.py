@@ -9,7 +9,7 @@ first ``positional`` by position and the others by ``keywords``, and gives the o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -45,8 +45,8 @@ class Kernel:
     instruction's return values, ``returns`` in number, which repeat what is already there
     (OUT, FUNCTIONAL, INPLACE), or take the result (VALUE, VIEW).
 
-    ``simple`` kernels are elementwise on whole tensors: they accept any strides and sizes.
-    ``data_dependent`` kernels give a result whose shape depends on values, not on shapes.
+    ``data_dependent`` kernels give a result whose shape depends on values, not on shapes;
+    ``random`` ones do not repeat.
     """
 
     name: str
@@ -58,6 +58,13 @@ class Kernel:
     returns: int = 1
     mutates: int | None = None
     data_dependent: bool = False
+    random: bool = False
+    converters: tuple[tuple[int, Callable[[Any], Any]], ...] = ()
+    """Input positions whose values the callable wants in another form (a dtype for a number)."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Keywords that may be left out when their value is constant and equal to this one."""
+    view: Callable[..., Any] | None = None
+    """Takes the same inputs by position and returns a view with the same values, without a copy."""
 
     @property
     def num_inputs(self) -> int:

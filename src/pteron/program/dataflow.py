@@ -80,11 +80,7 @@ def _kernel_access(plan: ExecutionPlan, call: KernelCall) -> Access:
         overwrites = name in _OVERWRITES
         reads = _expand_all(plan, args[1:-1] if len(args) > 1 else ())
         return Access(reads=reads, updates=(args[0],), overwrites=overwrites)
-    written = tuple(
-        item
-        for item in expand(plan, args[-1])
-        if isinstance(plan.values[args[-1]], TensorList) or args[-1] in args[:-1] or item == args[-1]
-    )
+    written = tuple(expand(plan, args[-1]))
     first_out = _first_out(plan, args, written)
     reads = _expand_all(plan, args[:first_out])
     updates = tuple(item for item in written if item in reads)

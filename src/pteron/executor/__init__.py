@@ -1,0 +1,1 @@
+"""A method, bound and running."""

@@ -1,0 +1,243 @@
+"""A plan's values as Python objects that stay the same for the life of a method.
+
+Every tensor value becomes one ``torch.Tensor`` object, to which instructions are bound; its shape
+and, for values that are not planned, its memory may change, the object does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pteron.format.schema import (
+    Bool,
+    BoolList,
+    Double,
+    DoubleList,
+    EValue,
+    ExecutionPlan,
+    Int,
+    IntList,
+    MoveCall,
+    Null,
+    OptionalTensorList,
+    String,
+    Tensor,
+    TensorList,
+    TensorShapeDynamism,
+)
+from pteron.memory.device_map import DeviceMap
+from pteron.memory.hierarchical_allocator import dense_strides, torch_dtype, typed
+from pteron.memory.host_view import flat_tensor
+from pteron.memory.program_memory import MethodMemory, ProgramMemory, require_allocator
+from pteron.program.memory_plan import MemoryPlan
+
+ConstantBytes = Callable[[Tensor], memoryview]
+"""Returns the bytes of a constant, or the initial bytes of a mutable tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateSlot:
+    """One mutable buffer: where it is, its name in the file, and its initial bytes (None: zero)."""
+
+    value: int
+    name: str | None
+    tensor: torch.Tensor
+    initial: torch.Tensor | None
+    shared: bool
+
+    def reset(self) -> None:
+        """Bring the initial value back."""
+        if self.initial is None:
+            self.tensor.zero_()
+        else:
+            self.tensor.copy_(self.initial)
+
+
+@dataclass
+class ValueTable:
+    """The values of one method instance, by value index."""
+
+    plan: ExecutionPlan
+    values: list[Any]
+    devices: list[torch.device | None]
+    """Where each tensor lives; None for what is no tensor."""
+    constants: frozenset[int]
+    moved: frozenset[int]
+    """Tensors that a move gives their value: they have memory of their own (DESIGN, S4)."""
+    scalars_written: frozenset[int]
+    """Values that are no tensors and change while the method runs."""
+    state: dict[int, StateSlot] = field(default_factory=dict)
+    shares_state: bool = False
+
+    def is_tensor(self, index: int) -> bool:
+        """Whether the file says that a value is a tensor."""
+        return isinstance(self.plan.values[index], Tensor)
+
+    def is_static(self, index: int) -> bool:
+        """Whether a tensor's shape never changes."""
+        value = self.plan.values[index]
+        return (
+            isinstance(value, Tensor)
+            and value.shape_dynamism is TensorShapeDynamism.STATIC
+            and index not in self.moved
+        )
+
+    def is_planned(self, index: int) -> bool:
+        """Whether a tensor has a place in the memory plan (and was not moved out of it)."""
+        value = self.plan.values[index]
+        return (
+            isinstance(value, Tensor)
+            and value.allocation_info is not None
+            and index not in self.moved
+        )
+
+    def reset_shapes(self) -> None:
+        """Give every planned tensor the shape of the plan again."""
+        for index, value in enumerate(self.plan.values):
+            if isinstance(value, Tensor) and self.is_planned(index):
+                strides = dense_strides(value.sizes, value.dim_order)
+                tensor = self.values[index]
+                if tensor.shape != value.sizes or tensor.stride() != strides:
+                    tensor.as_strided_(value.sizes, strides)
+
+
+class ValueBuilder:
+    """Builds the value table of one method instance."""
+
+    def __init__(
+        self,
+        plan: MemoryPlan,
+        memory: MethodMemory,
+        program_memory: ProgramMemory,
+        constant_bytes: ConstantBytes,
+        device_map: DeviceMap,
+        shared_constants: dict[Any, torch.Tensor],
+        *,
+        private: bool,
+    ) -> None:
+        self._plan = plan
+        self._memory = memory
+        self._program_memory = program_memory
+        self._constant_bytes = constant_bytes
+        self._device_map = device_map
+        self._shared_constants = shared_constants
+        self._private = private
+
+    def build(self) -> ValueTable:
+        """Return the table; runs under inference mode, so that calls skip autograd's layers."""
+        plan = self._plan.plan
+        moved = frozenset(
+            i.move_to
+            for i in plan.instructions
+            if isinstance(i, MoveCall) and isinstance(plan.values[i.move_to], Tensor)
+        )
+        constants = frozenset(
+            i for i, v in enumerate(plan.values) if isinstance(v, Tensor) and v.is_constant
+        )
+        table = ValueTable(
+            plan,
+            [None] * len(plan.values),
+            [None] * len(plan.values),
+            constants,
+            moved,
+            frozenset(),
+        )
+        state = frozenset(self._plan.state)
+        lists: list[tuple[int, EValue]] = []
+        for index, value in enumerate(plan.values):
+            if isinstance(value, Tensor):
+                self._tensor(table, index, value, index in state)
+            elif isinstance(value, (IntList, TensorList, OptionalTensorList)):
+                lists.append((index, value))
+            else:
+                table.values[index] = plain_value(value)
+        for index, value in lists:
+            assert isinstance(value, (IntList, TensorList, OptionalTensorList))
+            table.values[index] = [table.values[i] if i >= 0 else None for i in value.items]
+        return table
+
+    def _tensor(self, table: ValueTable, index: int, value: Tensor, is_state: bool) -> None:
+        if value.is_constant:
+            device = self._device_map(value.device)
+            table.values[index] = self._constant(value, device)
+        elif value.allocation_info is None or index in table.moved:
+            device = self._device_map(value.device)
+            if index in table.moved and value.allocation_info is not None:
+                device = self._buffer_device(value.allocation_info.memory_id)
+            table.values[index] = self._unplanned(value, device)
+        else:
+            device = self._buffer_device(value.allocation_info.memory_id)
+            table.values[index] = self._planned(table, index, value, device, is_state)
+        table.devices[index] = device
+
+    def _buffer_device(self, buffer: int) -> torch.device:
+        return self._memory.allocator.arenas[buffer].device
+
+    def _constant(self, value: Tensor, device: torch.device) -> torch.Tensor:
+        view = self._constant_bytes(value)
+        host = typed(flat_tensor(view, torch.uint8), value)
+        if device.type == "cpu":
+            return host
+        key = (str(device), value.data_buffer_idx, value.fully_qualified_name, value.sizes)
+        placed = self._shared_constants.get((*key, value.scalar_type, value.dim_order))
+        if placed is None:
+            allocator = require_allocator(device, f"method {self._plan.plan.name!r}: a constant")
+            arena = allocator.allocate(value.nbytes, device)
+            placed = typed(arena, value)
+            placed.copy_(host)
+            self._shared_constants[(*key, value.scalar_type, value.dim_order)] = placed
+        return placed
+
+    def _unplanned(self, value: Tensor, device: torch.device) -> torch.Tensor:
+        """Return a tensor with memory of its own, which the caller's may take the place of."""
+        what = f"method {self._plan.plan.name!r}: an input or output without a place in the plan"
+        allocator = require_allocator(device, what)
+        if value.shape_dynamism is TensorShapeDynamism.DYNAMIC_UNBOUND:
+            return allocator.empty((0,) * len(value.sizes), torch_dtype(value), device)
+        tensor = allocator.empty((value.numel,), torch_dtype(value), device)
+        return tensor.as_strided(value.sizes, dense_strides(value.sizes, value.dim_order))
+
+    def _planned(
+        self, table: ValueTable, index: int, value: Tensor, device: torch.device, is_state: bool
+    ) -> torch.Tensor:
+        planned = self._plan.slots[index]
+        arena = self._memory.allocator.arenas[planned.buffer]
+        name = value.fully_qualified_name
+        if not is_state:
+            return self._memory.allocator.slot(planned, value)
+        tensor, shared = None, arena.shared
+        if name and not self._private and not arena.shared:
+            flat = self._program_memory.named_state(
+                name, self._plan.plan.name, value.nbytes, device
+            )
+            if flat is not None:
+                tensor, shared = typed(torch.from_dlpack(flat), value), True
+        if tensor is None:
+            tensor = self._memory.allocator.slot(planned, value)
+        initial = None
+        if value.has_initial_value:
+            initial = typed(flat_tensor(self._constant_bytes(value), torch.uint8), value)
+        table.state[index] = StateSlot(index, name, tensor, initial, shared)
+        table.shares_state = table.shares_state or shared
+        return tensor
+
+
+def plain_value(value: EValue) -> Any:
+    """Return the Python value of what is neither a tensor nor a list of values."""
+    if isinstance(value, Null):
+        return None
+    if isinstance(value, Int):
+        return value.int_val
+    if isinstance(value, Bool):
+        return value.bool_val
+    if isinstance(value, Double):
+        return value.double_val
+    if isinstance(value, String):
+        return value.string_val
+    if isinstance(value, (DoubleList, BoolList)):
+        return list(value.items)
+    raise AssertionError(value)

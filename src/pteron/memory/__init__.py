@@ -1,0 +1,1 @@
+"""Where each buffer of a program lives, and who owns it."""

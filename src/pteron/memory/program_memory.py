@@ -1,0 +1,278 @@
+"""Who owns which arena: what methods of one program share, and what is a method's own.
+
+A planned buffer of a method is one of
+
+- *state that the file shares*: one arena for the program (a buffer that holds nothing but state in
+  every method that uses it, in two methods or more, at the same places);
+- *the method's own*: any buffer of a method with an accelerator buffer, and a host buffer that
+  holds state;
+- *scratch*: the rest. Host methods share it, sized for the largest of them, and take turns.
+
+Nothing is allocated before a method that needs it is loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from pteron.errors import MemoryAllocationFailedError, NotFoundError, NotSupportedError
+from pteron.format.schema import Tensor
+from pteron.memory.device_allocator import DeviceAllocator, find_device_allocator
+from pteron.memory.device_map import DeviceMap
+from pteron.memory.hierarchical_allocator import Arena, HierarchicalAllocator
+from pteron.program.memory_plan import MemoryPlan, PlannedBuffer
+
+Lock = AbstractContextManager[bool]
+
+logger = logging.getLogger("pteron")
+
+
+@dataclass(frozen=True, slots=True)
+class BufferReport:
+    """Planned against allocated bytes of one buffer of a loaded method."""
+
+    method: str
+    buffer: int
+    planned_device: str
+    device: str
+    planned_bytes: int
+    allocated_bytes: int
+    shared: bool
+    pinned: bool
+
+
+@dataclass
+class MethodMemory:
+    """Owns the arenas of one method instance, and borrows those it shares."""
+
+    allocator: HierarchicalAllocator
+    lock: Lock
+    report: tuple[BufferReport, ...]
+
+
+class ProgramMemory:
+    """Owns the arenas that methods of one program share, and makes those that they do not."""
+
+    def __init__(self, plans: Mapping[str, MemoryPlan], device_map: DeviceMap) -> None:
+        self._plans = dict(plans)
+        self._device_map = device_map
+        self._scratch: dict[int, Arena] = {}
+        self._scratch_lock = threading.RLock()
+        self._state_arenas: dict[int, Arena] = {}
+        self._state_lock = threading.RLock()
+        self._load_lock = threading.RLock()
+        self._shared_state_buffers: frozenset[int] | None = None
+        self._named_state: dict[str, tuple[torch.Tensor, torch.device]] = {}
+
+    def device(self, buffer: PlannedBuffer) -> torch.device:
+        """Return where a buffer lives after the device map."""
+        return self._device_map(buffer.device)
+
+    def is_host_method(self, name: str) -> bool:
+        """Whether every buffer of a method lives on the host after the device map."""
+        return all(self.device(b).type == "cpu" for b in self._plans[name].buffers)
+
+    @property
+    def shared_state_buffers(self) -> frozenset[int]:
+        """The buffers that the file dedicates to state of more than one method."""
+        if self._shared_state_buffers is None:
+            users: dict[int, int] = {}
+            mixed: set[int] = set()
+            for plan in self._plans.values():
+                for index in plan.dedicated_state_buffers:
+                    users[index] = users.get(index, 0) + 1
+                used = {slot.buffer for slot in plan.slots.values()}
+                mixed |= used - plan.dedicated_state_buffers
+            self._shared_state_buffers = frozenset(
+                index for index, count in users.items() if count > 1 and index not in mixed
+            )
+        return self._shared_state_buffers
+
+    @property
+    def shared_state_names(self) -> frozenset[str]:
+        """The fully qualified names of state that more than one method has."""
+        seen: set[str] = set()
+        shared: set[str] = set()
+        for plan in self._plans.values():
+            names = set(_state_names(plan).values())
+            shared |= seen & names
+            seen |= names
+        return frozenset(shared)
+
+    def allocate(self, name: str, *, private: bool) -> MethodMemory:
+        """Return the memory of a method, allocating what is not there yet.
+
+        ``private`` gives an instance of its own: no scratch and no state shared with any other.
+        A failure leaves nothing behind and disturbs no method that is loaded.
+        """
+        with self._load_lock:
+            return self._allocate(name, private)
+
+    def _allocate(self, name: str, private: bool) -> MethodMemory:
+        plan = self._plans[name]
+        host = self.is_host_method(name)
+        pinning = None if host else self._pinning_allocator(plan)
+        arenas: dict[int, Arena] = {}
+        lock: Lock = self._scratch_lock
+        owns_all = True
+        for buffer in plan.buffers:
+            device = self.device(buffer)
+            if buffer.index in self.shared_state_buffers and not private:
+                arenas[buffer.index] = self._shared_state_arena(name, buffer)
+                owns_all = False
+            elif private or not host or buffer.index in plan.state_buffers:
+                arenas[buffer.index] = self._arena(name, buffer, buffer.nbytes, device, pinning)
+            else:
+                arenas[buffer.index] = self._scratch_arena(name, buffer)
+                owns_all = False
+        if owns_all:
+            lock = threading.RLock()
+        return MethodMemory(HierarchicalAllocator(arenas), lock, self._report(name, arenas))
+
+    def _report(self, name: str, arenas: dict[int, Arena]) -> tuple[BufferReport, ...]:
+        return tuple(
+            BufferReport(
+                name,
+                b.index,
+                str(b.device),
+                str(arenas[b.index].device),
+                b.nbytes,
+                arenas[b.index].nbytes,
+                arenas[b.index].shared,
+                arenas[b.index].pinned,
+            )
+            for b in self._plans[name].buffers
+        )
+
+    def _pinning_allocator(self, plan: MemoryPlan) -> DeviceAllocator | None:
+        for buffer in plan.buffers:
+            device = self.device(buffer)
+            if device.type != "cpu":
+                return find_device_allocator(device.type)
+        return None
+
+    def _scratch_arena(self, name: str, buffer: PlannedBuffer) -> Arena:
+        arena = self._scratch.get(buffer.index)
+        if arena is None:
+            nbytes = max(
+                (
+                    plan.buffer(buffer.index).nbytes
+                    for other, plan in self._plans.items()
+                    if len(plan.buffers) >= buffer.index
+                    and self.is_host_method(other)
+                    and buffer.index not in plan.state_buffers
+                ),
+                default=buffer.nbytes,
+            )
+            arena = self._arena(name, buffer, nbytes, torch.device("cpu"), None, shared=True)
+            self._scratch[buffer.index] = arena
+        return arena
+
+    def _shared_state_arena(self, name: str, buffer: PlannedBuffer) -> Arena:
+        arena = self._state_arenas.get(buffer.index)
+        if arena is None:
+            users = {
+                other: plan.buffer(buffer.index)
+                for other, plan in self._plans.items()
+                if buffer.index in plan.dedicated_state_buffers
+            }
+            devices = {other: self.device(user) for other, user in users.items()}
+            if len(set(devices.values())) > 1:
+                places = ", ".join(f"{other} on {device}" for other, device in devices.items())
+                raise NotSupportedError(
+                    f"method {name!r}: buffer {buffer.index} holds state that methods share, but "
+                    f"they place it apart: {places}",
+                    hint="bring both to one device with device_map",
+                )
+            nbytes = max(user.nbytes for user in users.values())
+            device = self.device(buffer)
+            arena = self._arena(name, buffer, nbytes, device, None, shared=True)
+            arena.memory.zero_()
+            self._state_arenas[buffer.index] = arena
+        return arena
+
+    def _arena(
+        self,
+        method: str,
+        buffer: PlannedBuffer,
+        nbytes: int,
+        device: torch.device,
+        pinning: DeviceAllocator | None,
+        *,
+        shared: bool = False,
+    ) -> Arena:
+        what = f"method {method!r}: planned buffer {buffer.index} ({nbytes:,} bytes on {device})"
+        allocator = require_allocator(device, what)
+        try:
+            if device.type == "cpu" and pinning is not None:
+                pinned = pinning.allocate_pinned(nbytes)
+                if pinned is not None:
+                    return Arena(pinned, device, shared, pinned=True)
+            return Arena(allocator.allocate(nbytes, device), device, shared)
+        except MemoryAllocationFailedError as error:
+            error.add_context(f"{what} was not allocated; methods loaded before are not touched")
+            raise
+
+    @property
+    def lock(self) -> Lock:
+        """The lock that methods hold while they run on memory that they share."""
+        return self._scratch_lock
+
+    def named_state(
+        self, name: str, method: str, nbytes: int, device: torch.device
+    ) -> torch.Tensor | None:
+        """Return the program's memory for state that several methods know by one name, if so.
+
+        The memory is flat bytes, zero at first. Methods that disagree about its size or device
+        cannot share it, and are refused.
+        """
+        with self._load_lock:
+            if name not in self.shared_state_names:
+                return None
+            if name not in self._named_state:
+                allocator = require_allocator(device, f"method {method!r}: state {name!r}")
+                self._named_state[name] = allocator.allocate(nbytes, device).zero_(), device
+            flat, place = self._named_state[name]
+            if flat.numel() != nbytes or place != device:
+                raise NotSupportedError(
+                    f"method {method!r}: state {name!r} has {nbytes:,} bytes on {device}, in "
+                    f"another method {flat.numel():,} bytes on {place}; one name is one memory",
+                    hint="bring both to one device with device_map",
+                )
+            return flat
+
+    def close(self) -> None:
+        """Drop the shared arenas; methods that still use them keep them alive."""
+        self._scratch.clear()
+        self._state_arenas.clear()
+        self._named_state.clear()
+
+
+def require_allocator(device: torch.device, what: str) -> DeviceAllocator:
+    """Return the allocator for a device that this machine has, or raise NotFoundError."""
+    allocator = find_device_allocator(device.type)
+    if allocator is None:
+        raise NotFoundError(f"{what}: no device allocator for device type {device.type!r}")
+    if not allocator.is_available(device):
+        raise NotFoundError(
+            f"{what}: this machine has no {device}",
+            hint='other methods of the file still run; device_map={"%s": "cpu"} moves a method '
+            "that has no delegate for that device to the host" % device.type,
+        )
+    return allocator
+
+
+def _state_names(plan: MemoryPlan) -> dict[int, str]:
+    """Return the fully qualified names of a method's state, by value."""
+    names: dict[int, str] = {}
+    for index in plan.state:
+        value = plan.plan.values[index]
+        if isinstance(value, Tensor) and value.fully_qualified_name:
+            names[index] = value.fully_qualified_name
+    return names
