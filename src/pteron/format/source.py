@@ -1,0 +1,195 @@
+"""Where the bytes of a file come from, and who keeps them alive."""
+
+from __future__ import annotations
+
+import errno
+import io
+import mmap
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, TypeAlias, cast
+
+from pteron.errors import (
+    AccessFailedError,
+    InvalidArgumentError,
+    InvalidStateError,
+    InvalidTypeError,
+    ProgramIsADirectoryError,
+    ProgramNotFoundError,
+    ProgramPermissionError,
+)
+
+SourceData: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO"
+"""What a caller may hand over as a file."""
+
+
+class ByteSource:
+    """Owns the bytes of one file: a read-only map, or bytes in memory.
+
+    Slices of ``view`` keep the bytes alive by themselves: after :meth:`close` a map is given back
+    to the system as soon as the last slice of it is gone.
+    """
+
+    __slots__ = ("_map", "_view", "name", "size")
+
+    def __init__(self, data: bytes | memoryview | mmap.mmap, *, name: str) -> None:
+        self._map = data if isinstance(data, mmap.mmap) else None
+        self._view: memoryview | None = memoryview(data).toreadonly()
+        self.name = name
+        self.size = self._view.nbytes
+
+    @property
+    def view(self) -> memoryview:
+        """All bytes, read-only, one byte an item."""
+        if self._view is None:
+            raise InvalidStateError(f"{self.name} is closed")
+        return self._view
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the bytes are a map of a file and cost no private memory."""
+        return self._map is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._view is None
+
+    def close(self) -> None:
+        """Let go of the bytes; slices that are still in use stay valid."""
+        if self._view is None:
+            return
+        self._view = None
+        if self._map is not None:
+            with suppress(BufferError):  # a slice is in use: the map goes when the slice goes
+                self._map.close()
+            self._map = None
+
+    def __enter__(self) -> ByteSource:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.size} bytes"
+        return f"ByteSource({self.name!r}, {state})"
+
+
+def open_source(data: SourceData) -> ByteSource:
+    """Open a path (mapped), bytes, a bytearray, a memoryview, or a binary file object.
+
+    Memory that its owner could change (bytearray, a writable memoryview) is copied. A file object
+    that stands at the start of a regular file is mapped; any other is read to its end.
+    """
+    if isinstance(data, bytes):
+        return ByteSource(data, name="<bytes>")
+    if isinstance(data, bytearray):
+        return ByteSource(bytes(data), name="<bytearray>")
+    if isinstance(data, memoryview):
+        return ByteSource(_own_view(data), name="<memoryview>")
+    if isinstance(data, (str, os.PathLike)):
+        return _open_path(data)
+    if hasattr(data, "read"):
+        return _open_file_object(data)
+    raise InvalidTypeError(
+        f"a {type(data).__name__} is not a file: expected a path, bytes, bytearray, memoryview or "
+        "a file object opened for binary reading"
+    )
+
+
+def _own_view(data: memoryview) -> bytes | memoryview:
+    if not data.readonly or not data.c_contiguous:
+        return data.tobytes()
+    return data if data.format == "B" and data.ndim == 1 else data.cast("B")
+
+
+def _open_path(path: str | os.PathLike[str]) -> ByteSource:
+    name = os.fspath(path)
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"the path {name!r} is a {type(name).__name__}; expected str")
+    try:
+        # Not Path.open: one system call, and O_NONBLOCK keeps a named pipe from hanging us.
+        descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
+    except (OSError, ValueError) as error:
+        raise _access_error(name, error) from None
+    try:
+        return _map_descriptor(descriptor, name)
+    finally:
+        os.close(descriptor)
+
+
+_BINARY = getattr(os, "O_BINARY", 0)
+
+
+def _map_descriptor(descriptor: int, name: str) -> ByteSource:
+    status = os.fstat(descriptor)
+    if stat.S_ISDIR(status.st_mode):
+        raise _access_error(name, IsADirectoryError(errno.EISDIR, ""))
+    if not stat.S_ISREG(status.st_mode):
+        raise AccessFailedError(
+            f"{name} is not a regular file",
+            hint="read it first and hand over the bytes",
+        )
+    if status.st_size == 0:  # an empty file cannot be mapped
+        return ByteSource(b"", name=name)
+    try:
+        return ByteSource(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), name=name)
+    except (OSError, ValueError) as error:
+        raise AccessFailedError(f"{name} ({status.st_size} bytes) cannot be mapped: {error}") from None
+
+
+def _access_error(name: str, error: OSError | ValueError) -> AccessFailedError:
+    if isinstance(error, FileNotFoundError):
+        return ProgramNotFoundError(f"{name} does not exist", hint=_nearby(name))
+    if isinstance(error, IsADirectoryError):
+        return ProgramIsADirectoryError(f"{name} is a folder; expected a file", hint=_inside(name))
+    if isinstance(error, PermissionError):
+        if os.path.isdir(name):  # what opening a folder gives on Windows
+            return ProgramIsADirectoryError(f"{name} is a folder; expected a file")
+        return ProgramPermissionError(f"{name} cannot be read: permission denied")
+    return AccessFailedError(f"{name!r} cannot be read: {error}")
+
+
+def _nearby(name: str) -> str | None:
+    """Name the nearest folder of a missing path that does exist."""
+    for parent in Path(name).absolute().parents:
+        if parent.is_dir():
+            return f"the folder {parent} exists" if parent != Path(name).absolute().parent else None
+    return None
+
+
+def _inside(name: str) -> str | None:
+    with suppress(OSError):
+        found = sorted(entry for entry in os.listdir(name) if entry.endswith(".pte"))
+        if found:
+            more = ", ..." if len(found) > 3 else ""
+            return f"it holds {', '.join(found[:3])}{more}"
+    return None
+
+
+def _open_file_object(file: BinaryIO) -> ByteSource:
+    name = getattr(file, "name", None)
+    name = name if isinstance(name, str) else f"<{type(file).__name__}>"
+    raw = getattr(file, "raw", file)
+    if isinstance(raw, io.FileIO):  # not a decompressing reader, which has a fileno() too
+        with suppress(OSError, ValueError, AccessFailedError):
+            if file.tell() == 0:
+                return _map_descriptor(raw.fileno(), name)
+    try:
+        data = cast(object, file.read())
+    except (OSError, ValueError) as error:
+        raise AccessFailedError(f"{name} cannot be read: {error}") from error
+    if isinstance(data, (bytes, bytearray)):
+        return ByteSource(bytes(data), name=name)
+    if isinstance(data, str):
+        raise InvalidTypeError(f"{name} is open as text", hint="open it with mode 'rb'")
+    raise InvalidArgumentError(f"{name} returned a {type(data).__name__} from read()")
