@@ -16,7 +16,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from pteron.errors import InvalidProgramError
+from pteron.errors import InvalidProgramError, PteronError
 from pteron.format.flatbuffer import Flatbuffer
 from pteron.format.program_tables import read_program
 from pteron.format.schema import Program
@@ -114,7 +114,7 @@ def read_pte(source: ByteSource, *, start: int = 0, size: int | None = None) -> 
     )
     try:
         program = read_program(buffer)
-    except InvalidProgramError as error:
+    except PteronError as error:
         error.add_context(f"in {source.name}")
         raise
     return PteFile(source, header, program, flatbuffer_size, start, view.nbytes)

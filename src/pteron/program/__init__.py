@@ -1,0 +1,1 @@
+"""What a program says, without running it: nothing is allocated and torch is never imported."""
