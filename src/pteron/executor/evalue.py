@@ -33,6 +33,7 @@ from pteron.memory.device_map import DeviceMap
 from pteron.memory.hierarchical_allocator import dense_strides, torch_dtype, typed
 from pteron.memory.host_view import flat_tensor
 from pteron.memory.program_memory import MethodMemory, ProgramMemory, require_allocator
+from pteron.program.dataflow import written_values
 from pteron.program.memory_plan import MemoryPlan
 
 ConstantBytes = Callable[[Tensor], memoryview]
@@ -95,15 +96,6 @@ class ValueTable:
             and index not in self.moved
         )
 
-    def reset_shapes(self) -> None:
-        """Give every planned tensor the shape of the plan again."""
-        for index, value in enumerate(self.plan.values):
-            if isinstance(value, Tensor) and self.is_planned(index):
-                strides = dense_strides(value.sizes, value.dim_order)
-                tensor = self.values[index]
-                if tensor.shape != value.sizes or tensor.stride() != strides:
-                    tensor.as_strided_(value.sizes, strides)
-
 
 class ValueBuilder:
     """Builds the value table of one method instance."""
@@ -126,6 +118,7 @@ class ValueBuilder:
         self._device_map = device_map
         self._shared_constants = shared_constants
         self._private = private
+        self._inputs = frozenset(plan.plan.inputs)
 
     def build(self) -> ValueTable:
         """Return the table; runs under inference mode, so that calls skip autograd's layers."""
@@ -144,7 +137,10 @@ class ValueBuilder:
             [None] * len(plan.values),
             constants,
             moved,
-            frozenset(),
+            frozenset(
+                i for i in written_values(plan) if not isinstance(plan.values[i], Tensor)
+            )
+            | frozenset(i for i in plan.inputs if isinstance(plan.values[i], Null)),
         )
         state = frozenset(self._plan.state)
         lists: list[tuple[int, EValue]] = []
@@ -168,7 +164,7 @@ class ValueBuilder:
             device = self._device_map(value.device)
             if index in table.moved and value.allocation_info is not None:
                 device = self._buffer_device(value.allocation_info.memory_id)
-            table.values[index] = self._unplanned(value, device)
+            table.values[index] = self._unplanned(value, device, index in self._inputs)
         else:
             device = self._buffer_device(value.allocation_info.memory_id)
             table.values[index] = self._planned(table, index, value, device, is_state)
@@ -192,14 +188,18 @@ class ValueBuilder:
             self._shared_constants[(*key, value.scalar_type, value.dim_order)] = placed
         return placed
 
-    def _unplanned(self, value: Tensor, device: torch.device) -> torch.Tensor:
-        """Return a tensor with memory of its own, which the caller's may take the place of."""
+    def _unplanned(self, value: Tensor, device: torch.device, is_input: bool) -> torch.Tensor:
+        """Return a tensor with memory of its own, or an empty one if the caller's takes its place.
+
+        It is no inference tensor: outputs are handed to the caller as they are.
+        """
         what = f"method {self._plan.plan.name!r}: an input or output without a place in the plan"
         allocator = require_allocator(device, what)
-        if value.shape_dynamism is TensorShapeDynamism.DYNAMIC_UNBOUND:
-            return allocator.empty((0,) * len(value.sizes), torch_dtype(value), device)
-        tensor = allocator.empty((value.numel,), torch_dtype(value), device)
-        return tensor.as_strided(value.sizes, dense_strides(value.sizes, value.dim_order))
+        with torch.inference_mode(False):
+            if is_input or value.shape_dynamism is TensorShapeDynamism.DYNAMIC_UNBOUND:
+                return allocator.empty((0,) * len(value.sizes), torch_dtype(value), device)
+            tensor = allocator.empty((value.numel,), torch_dtype(value), device)
+            return tensor.as_strided(value.sizes, dense_strides(value.sizes, value.dim_order))
 
     def _planned(
         self, table: ValueTable, index: int, value: Tensor, device: torch.device, is_state: bool
@@ -219,8 +219,9 @@ class ValueBuilder:
         if tensor is None:
             tensor = self._memory.allocator.slot(planned, value)
         initial = None
-        if value.has_initial_value:
-            initial = typed(flat_tensor(self._constant_bytes(value), torch.uint8), value)
+        source = self._program_memory.initial_value(self._plan, index, shared=shared)
+        if source is not None:
+            initial = typed(flat_tensor(self._constant_bytes(source), torch.uint8), source)
         table.state[index] = StateSlot(index, name, tensor, initial, shared)
         table.shares_state = table.shares_state or shared
         return tensor

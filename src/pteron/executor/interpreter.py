@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pteron import limits
 from pteron.errors import OutOfResourcesError
@@ -25,7 +26,7 @@ class Block:
 
     calls: tuple[Call, ...]
     instructions: tuple[int, ...]
-    """The instruction that each call belongs to."""
+    """The instruction that each call belongs to; the jump at the end, if there is one, is last."""
     condition: Callable[[], bool] | None
     on_false: int
     then: int
@@ -49,21 +50,61 @@ def run(blocks: Sequence[Block]) -> None:
         try:
             for call in calls:
                 call()
-            if block.condition is None:
-                at = block.then
-                continue
-            at = block.then if block.condition() else block.on_false
         except Exception as error:
             done = len(block.calls) - operator.length_hint(calls)
-            raise StepFailed(_failed_instruction(block, calls, done)) from error
+            raise StepFailed(block.instructions[done - 1]) from error
+        if block.condition is None:
+            at = block.then
+            continue
+        at = block.then if _decide(block) else block.on_false
         budget -= 1
         if budget < 0:
             raise OutOfResourcesError(
-                f"the method took more than {limits.JUMP_BUDGET:,} jumps and was stopped"
+                f"the method took more than {limits.JUMP_BUDGET:,} jumps and was stopped",
+                hint="a loop in the program never ends, or limits.JUMP_BUDGET is too small for it",
             )
 
 
-def _failed_instruction(block: Block, calls: object, done: int) -> int:
-    if block.instructions:
-        return block.instructions[max(done - 1, 0)]
-    return 0
+def _decide(block: Block) -> bool:
+    assert block.condition is not None
+    try:
+        return block.condition()
+    except Exception as error:
+        raise StepFailed(block.instructions[-1]) from error
+
+
+class Observer(Protocol):
+    """Is told of every instruction that a traced run executes."""
+
+    def before(self, instruction: int) -> None:
+        """Called before an instruction's call."""
+
+    def after(self, instruction: int) -> None:
+        """Called when it has returned."""
+
+
+def run_observed(blocks: Sequence[Block], observer: Observer) -> None:
+    """Run the blocks as :func:`run` does, and tell an observer of each call."""
+    watched = [
+        Block(
+            tuple(
+                _watch(call, number, observer)
+                for call, number in zip(block.calls, block.instructions, strict=False)
+            ),
+            block.instructions,
+            block.condition,
+            block.on_false,
+            block.then,
+        )
+        for block in blocks
+    ]
+    run(watched)
+
+
+def _watch(call: Call, number: int, observer: Observer) -> Call:
+    def watched() -> None:
+        observer.before(number)
+        call()
+        observer.after(number)
+
+    return watched

@@ -67,6 +67,7 @@ class ProgramMemory:
         self._state_arenas: dict[int, Arena] = {}
         self._state_lock = threading.RLock()
         self._load_lock = threading.RLock()
+        self._initialised: set[object] = set()
         self._shared_state_buffers: frozenset[int] | None = None
         self._named_state: dict[str, tuple[torch.Tensor, torch.device]] = {}
 
@@ -218,6 +219,39 @@ class ProgramMemory:
         except MemoryAllocationFailedError as error:
             error.add_context(f"{what} was not allocated; methods loaded before are not touched")
             raise
+
+    def initial_value(self, plan: MemoryPlan, index: int, *, shared: bool) -> Tensor | None:
+        """Return the value whose bytes a method's state starts with, or None for zero.
+
+        State that is shared may have its initial value in another method that knows it.
+        """
+        value = plan.plan.values[index]
+        assert isinstance(value, Tensor)
+        if value.has_initial_value or not shared:
+            return value if value.has_initial_value else None
+        slot, name = plan.slots[index], value.fully_qualified_name
+        for other in self._plans.values():
+            for peer in other.state:
+                known = other.plan.values[peer]
+                assert isinstance(known, Tensor)
+                place = other.slots[peer]
+                same_name = name is not None and known.fully_qualified_name == name
+                same_place = (
+                    slot.buffer in self.shared_state_buffers
+                    and (place.buffer, place.offset) == (slot.buffer, slot.offset)
+                )
+                if known.has_initial_value and (same_name or same_place):
+                    if known.nbytes == value.nbytes:
+                        return known
+        return None
+
+    def first_use(self, key: object) -> bool:
+        """Whether shared state is used for the first time, so that it needs its initial value."""
+        with self._load_lock:
+            if key in self._initialised:
+                return False
+            self._initialised.add(key)
+            return True
 
     @property
     def lock(self) -> Lock:

@@ -1,0 +1,308 @@
+"""A plan's instructions as bound calls, in blocks.
+
+Everything that can be wrong with an instruction before it runs is found here: operators that no
+kernel implements (all of them together), backends that are missing, values of the wrong kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pteron.backends.interface import DelegateHandle
+from pteron.errors import InvalidArgumentError, InvalidProgramError, OperatorMissingError, PteronError
+from pteron.executor.bind_kernel import KernelBinder
+from pteron.executor.evalue import ValueTable
+from pteron.executor.fold import fold_constants
+from pteron.executor.interpreter import END, Block, Call
+from pteron.format.schema import (
+    DelegateCall,
+    FreeCall,
+    JumpFalseCall,
+    KernelCall,
+    MoveCall,
+    Tensor,
+    TensorShapeDynamism,
+)
+from pteron.kernels.registry import Kernel, OperatorRegistry, Style
+from pteron.memory.device_allocator import find_device_allocator
+from pteron.memory.hierarchical_allocator import dense_strides
+from pteron.program.dataflow import ET_VIEW, operator_name
+from pteron.program.disasm import format_instruction
+
+H2D = "et_copy::_h2d_copy.out"
+D2H = "et_copy::_d2h_copy.out"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One bound call and what the executor has to know of it."""
+
+    instruction: int
+    call: Call
+    device: torch.device
+    """Where it computes; the host for copies between host and device."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPlan:
+    """A method's steps in program order, and its blocks."""
+
+    steps: tuple[Step, ...]
+    blocks: tuple[Block, ...]
+    folded: frozenset[int]
+
+
+def missing_operators(table: ValueTable, registry: OperatorRegistry) -> list[str]:
+    """Return the operators of a plan that no kernel implements, each once, in order."""
+    called = {i.op_index for i in table.plan.instructions if isinstance(i, KernelCall)}
+    names = [op.full_name for n, op in enumerate(table.plan.operators) if n in called]
+    return list(dict.fromkeys(name for name in names if registry.find(name) is None))
+
+
+def check_operators(table: ValueTable, registry: OperatorRegistry) -> None:
+    """Raise OperatorMissingError that names every operator without a kernel."""
+    missing = missing_operators(table, registry)
+    if missing:
+        raise OperatorMissingError(
+            f"method {table.plan.name!r} calls {len(missing)} operator(s) that no kernel "
+            f"implements: {', '.join(missing)}",
+            hint="register a Python function for each with pteron.register_kernel",
+        )
+
+
+class PlanBinder:
+    """Binds the instructions of one method instance."""
+
+    def __init__(
+        self,
+        table: ValueTable,
+        registry: OperatorRegistry,
+        delegates: Mapping[int, DelegateHandle],
+        *,
+        fold: bool = True,
+    ) -> None:
+        self._table = table
+        self._plan = table.plan
+        self._registry = registry
+        self._delegates = delegates
+        self._kernels = KernelBinder(table)
+        self._fold = fold
+        self._static_views: set[int] = set()
+        self._view_writers: dict[int, int] = {}
+        for instruction in self._plan.instructions:
+            if isinstance(instruction, KernelCall) and instruction.args:
+                if operator_name(self._plan, instruction) == ET_VIEW:
+                    out = instruction.args[-1]
+                    self._view_writers[out] = self._view_writers.get(out, 0) + 1
+
+    def bind(self) -> BoundPlan:
+        """Return the bound plan."""
+        check_operators(self._table, self._registry)
+        folded: frozenset[int] = frozenset()
+        if self._fold:
+            folded = fold_constants(self._table, self._registry)
+        steps: list[Step] = []
+        for number, instruction in enumerate(self._plan.instructions):
+            if number in folded or isinstance(instruction, JumpFalseCall):
+                continue
+            try:
+                step = self._step(number, instruction)
+            except PteronError as error:
+                text = format_instruction(self._plan, number)
+                error.add_context(f"method {self._plan.name!r}, instruction {number}: {text}")
+                raise
+            if step is not None:
+                steps.append(step)
+        return BoundPlan(tuple(steps), tuple(self._blocks(steps)), folded)
+
+    # -- instructions ----------------------------------------------------------------------------
+
+    def _step(self, number: int, instruction: object) -> Step | None:
+        host = torch.device("cpu")
+        if isinstance(instruction, KernelCall):
+            name = operator_name(self._plan, instruction)
+            if name in (H2D, D2H):
+                return Step(number, self._device_copy(name, number, instruction.args), host)
+            kernel = self._registry.find(name)
+            assert kernel is not None
+            if kernel.style is Style.VIEW and self._bind_static_view(kernel, instruction.args):
+                return None
+            call = self._kernels.bind(kernel, instruction.args)
+            return Step(number, call, self._device_of(instruction.args))
+        if isinstance(instruction, DelegateCall):
+            handle = self._delegates[instruction.delegate_index]
+            call = handle.bind([self._table.values[index] for index in instruction.args])
+            return Step(number, call, self._device_of(instruction.args))
+        if isinstance(instruction, MoveCall):
+            return Step(number, self._move(instruction), self._device_of([instruction.move_to]))
+        if isinstance(instruction, FreeCall):
+            free = self._free(instruction.value_index)
+            return None if free is None else Step(number, free, host)
+        raise InvalidProgramError(f"instruction {number} is of no known kind")
+
+    def _device_of(self, args: Sequence[int]) -> torch.device:
+        """Return the accelerator among the values' places, or the host."""
+        for index in args:
+            items = getattr(self._plan.values[index], "items", (index,))
+            for item in items:
+                place = self._table.devices[item] if isinstance(item, int) and item >= 0 else None
+                if place is not None and place.type != "cpu":
+                    return place
+        return torch.device("cpu")
+
+    def _bind_static_view(self, kernel: Kernel, args: Sequence[int]) -> bool:
+        """Re-point a view once, at load, if neither its source nor its size ever changes."""
+        table, (source, size, out) = self._table, (args[0], args[1], args[2])
+        fixed = table.is_static(source) and (
+            table.is_planned(source) or source in table.constants
+        )
+        if not fixed or not table.is_static(out) or out in table.state or out in table.moved:
+            return False
+        items = getattr(self._plan.values[size], "items", ())
+        if any(item in table.scalars_written for item in items):
+            return False
+        if self._view_writers[out] != 1 or not self._has_own_memory(source):
+            return False
+        self._kernels.bind(kernel, args)()
+        self._static_views.add(out)
+        return True
+
+    def _has_own_memory(self, index: int) -> bool:
+        """Whether a value's memory is fixed: it is no view, or a view that was bound at load."""
+        return index not in self._view_writers or index in self._static_views
+
+    def _device_copy(self, name: str, number: int, args: Sequence[int]) -> Call:
+        source, destination = self._table.values[args[0]], self._table.values[args[-1]]
+        if not isinstance(source, torch.Tensor) or not isinstance(destination, torch.Tensor):
+            raise InvalidProgramError(f"{name} copies tensors")
+        places = (self._table.devices[args[0]], self._table.devices[args[-1]])
+        accelerator = next((p for p in places if p is not None and p.type != "cpu"), None)
+        dynamic = not self._table.is_static(args[-1])
+        order = self._plan.values[args[-1]].dim_order  # type: ignore[union-attr]
+        copy = self._copier(places, accelerator)
+        wait = self._waiter(number, places, accelerator)
+
+        def copy_between() -> None:
+            if source.shape != destination.shape:
+                fit(destination, source, order, dynamic)
+            copy(destination, source)
+            if wait is not None:
+                wait(accelerator)
+
+        return copy_between
+
+    def _copier(
+        self, places: tuple[Any, Any], accelerator: torch.device | None
+    ) -> Callable[[torch.Tensor, torch.Tensor], object]:
+        """Return the copy for the real places of both sides (DESIGN, P9)."""
+        allocator = find_device_allocator(accelerator.type) if accelerator else None
+        source, destination = places
+        if allocator is None or source == destination:
+            return torch.Tensor.copy_
+        if destination.type == "cpu":
+            return allocator.copy_device_to_host
+        if source.type == "cpu":
+            return allocator.copy_host_to_device
+        return torch.Tensor.copy_
+
+    def _waiter(
+        self, number: int, places: tuple[Any, Any], accelerator: torch.device | None
+    ) -> Callable[[Any], None] | None:
+        """Return the wait that follows the last of consecutive copies to the host, if this is it."""
+        if accelerator is None or places[1].type != "cpu" or places[0] == places[1]:
+            return None
+        following = self._plan.instructions[number + 1 : number + 2]
+        if following and isinstance(following[0], KernelCall):
+            if operator_name(self._plan, following[0]) == D2H:
+                return None
+        allocator = find_device_allocator(accelerator.type)
+        return allocator.synchronize if allocator is not None else None
+
+    def _move(self, move: MoveCall) -> Call:
+        values, source, target = self._table.values, move.move_from, move.move_to
+        if self._table.is_tensor(source) != self._table.is_tensor(target):
+            raise InvalidProgramError(f"a move from value {source} to {target} changes its kind")
+        if not self._table.is_tensor(source):
+
+            def move_scalar() -> None:
+                values[target] = values[source]
+
+            return move_scalar
+        from_tensor, to_tensor = values[source], values[target]
+        order = self._plan.values[target].dim_order  # type: ignore[union-attr]
+
+        def move_tensor() -> None:
+            if from_tensor.shape != to_tensor.shape:
+                fit(to_tensor, from_tensor, order, dynamic=True)
+            to_tensor.copy_(from_tensor)
+
+        return move_tensor
+
+    def _free(self, index: int) -> Call | None:
+        """Return a call that drops the memory of a tensor that is not planned; None if none is."""
+        value = self._plan.values[index]
+        if not isinstance(value, Tensor) or self._table.is_planned(index):
+            return None
+        if value.shape_dynamism is not TensorShapeDynamism.DYNAMIC_UNBOUND:
+            return None
+        tensor: torch.Tensor = self._table.values[index]
+        return lambda: tensor.set_()  # type: ignore[call-overload]
+
+    # -- blocks ----------------------------------------------------------------------------------
+
+    def _blocks(self, steps: Sequence[Step]) -> list[Block]:
+        instructions = self._plan.instructions
+        count = len(instructions)
+        jumps = {n: i for n, i in enumerate(instructions) if isinstance(i, JumpFalseCall)}
+        leaders = {0}
+        for number, jump in jumps.items():
+            leaders.update((number + 1, jump.destination_instruction))
+        starts = sorted(leader for leader in leaders if leader < count)
+        block_at = {start: n for n, start in enumerate(starts)}
+        by_number = {step.instruction: step for step in steps}
+        blocks = []
+        for start, end in zip(starts, [*starts[1:], count], strict=True):
+            inside = [by_number[n] for n in range(start, end) if n in by_number]
+            jump = jumps.get(end - 1)
+            blocks.append(
+                Block(
+                    tuple(step.call for step in inside),
+                    tuple(step.instruction for step in inside)
+                    + ((end - 1,) if jump is not None else ()),
+                    None if jump is None else self._condition(jump.cond_value_index),
+                    END if jump is None else block_at.get(jump.destination_instruction, END),
+                    block_at.get(end, END),
+                )
+            )
+        return blocks
+
+    def _condition(self, index: int) -> Callable[[], bool]:
+        values = self._table.values
+        if self._table.is_tensor(index):
+            tensor: torch.Tensor = values[index]
+            return lambda: bool(tensor.item())
+
+        def scalar() -> bool:
+            value = values[index]
+            if not isinstance(value, (bool, int)):
+                raise InvalidArgumentError(f"a jump needs a truth value, got {value!r}")
+            return bool(value)
+
+        return scalar
+
+
+def fit(
+    destination: torch.Tensor, source: torch.Tensor, dim_order: Sequence[int], dynamic: bool
+) -> None:
+    """Give a destination the shape of its source, within its bytes."""
+    if not dynamic:
+        raise InvalidArgumentError(
+            f"a tensor of shape {tuple(source.shape)} does not fit into one that is static "
+            f"{tuple(destination.shape)}"
+        )
+    destination.resize_(source.shape)
+    destination.as_strided_(source.shape, dense_strides(source.shape, dim_order))

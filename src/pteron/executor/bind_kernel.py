@@ -1,0 +1,275 @@
+"""One kernel call, bound to the values that it names.
+
+What comes out takes no arguments and looks nothing up. Values that may change while the method
+runs (numbers that an instruction writes) are read from the table by position; all others are in
+the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from pteron.errors import InvalidArgumentError, InvalidProgramError
+from pteron.executor.evalue import ValueTable
+from pteron.executor.interpreter import Call
+from pteron.format.schema import IntList, OptionalTensorList, Tensor, TensorList
+from pteron.kernels.registry import Kernel, Style
+from pteron.memory.hierarchical_allocator import dense_strides
+
+
+class KernelBinder:
+    """Binds the kernel calls of one method instance."""
+
+    def __init__(self, table: ValueTable) -> None:
+        self._table = table
+        self._plan = table.plan
+
+    def bind(self, kernel: Kernel, args: Sequence[int]) -> Call:
+        """Return the call of ``kernel`` on the values ``args``, in the order of the instruction."""
+        if len(args) != kernel.num_args:
+            raise InvalidProgramError(
+                f"{kernel.name} takes {kernel.num_args} values, the instruction names {len(args)}"
+            )
+        self._refuse_constant_results(kernel, args)
+        if kernel.style is Style.VIEW:
+            return self._view(kernel, args)
+        call, outs = self._call(kernel, args)
+        if kernel.style is Style.VALUE:
+            return self._store(call, args[-1])
+        if kernel.style is Style.INPLACE:
+            return call
+        if kernel.style is Style.FUNCTIONAL:
+            return self._write_results(call, outs)
+        return self._resizing(call, kernel, args, outs)
+
+    def inputs(self, kernel: Kernel, args: Sequence[int]) -> list[Any]:
+        """Return the converted input values of a call, as they are now."""
+        values = [self._table.values[index] for index in args[: kernel.num_inputs]]
+        for position, convert in kernel.converters:
+            values[position] = convert(values[position])
+        return values
+
+    def _refuse_constant_results(self, kernel: Kernel, args: Sequence[int]) -> None:
+        results = list(args[kernel.num_inputs :])
+        if kernel.mutates is not None:
+            results.append(args[kernel.mutates])
+        for index in results:
+            for item in self._items(index):
+                if item in self._table.constants:
+                    raise InvalidProgramError(
+                        f"{kernel.name} would write value {item}, which is a constant"
+                    )
+        if kernel.style is Style.VALUE and self._table.is_tensor(args[-1]):
+            raise InvalidProgramError(
+                f"{kernel.name} gives a number, but value {args[-1]} is a tensor"
+            )
+
+    def _items(self, index: int) -> Iterator[int]:
+        value = self._plan.values[index]
+        if isinstance(value, (TensorList, OptionalTensorList)):
+            yield from (item for item in value.items if item >= 0)
+        else:
+            yield index
+
+    def _out_tensors(self, kernel: Kernel, args: Sequence[int]) -> list[int]:
+        first = kernel.num_inputs
+        outs = [
+            item
+            for index in args[first : first + len(kernel.out_names)]
+            for item in self._items(index)
+        ]
+        for index in outs:
+            if not self._table.is_tensor(index):
+                raise InvalidProgramError(
+                    f"{kernel.name} writes tensors, but value {index} is no tensor"
+                )
+        return outs
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def _call(self, kernel: Kernel, args: Sequence[int]) -> tuple[Call, list[int]]:
+        """Return the bare call, and the out tensors as value indices."""
+        changing = [
+            position
+            for position, index in enumerate(args[: kernel.num_inputs])
+            if self._changes(index)
+        ]
+        values = self.inputs(kernel, args) if not changing else self._inputs_lazily(kernel, args)
+        positional = values[: kernel.positional]
+        keywords = dict(zip(kernel.keywords, values[kernel.positional :], strict=True))
+        fixed = {kernel.positional + k for k in range(len(kernel.keywords))} - set(changing)
+        for position in fixed:
+            name = kernel.keywords[position - kernel.positional]
+            if name in kernel.defaults and _same(keywords[name], kernel.defaults[name]):
+                del keywords[name]
+        outs = self._out_tensors(kernel, args)
+        if kernel.style is Style.OUT:
+            first = kernel.num_inputs
+            for name, index in zip(kernel.out_names, args[first:], strict=False):
+                keywords[name] = self._table.values[index]
+        if not changing:
+            return partial(kernel.function, *positional, **keywords), outs
+        return self._reading_call(kernel, args, changing, positional, keywords), outs
+
+    def _inputs_lazily(self, kernel: Kernel, args: Sequence[int]) -> list[Any]:
+        """Return the inputs, converted where they do not change (the others are read per call)."""
+        values = [self._table.values[index] for index in args[: kernel.num_inputs]]
+        for position, convert in kernel.converters:
+            if not self._changes(args[position]):
+                values[position] = convert(values[position])
+        return values
+
+    def _changes(self, index: int) -> bool:
+        """Whether a value that is no tensor may change while the method runs."""
+        table = self._table
+        value = self._plan.values[index]
+        if isinstance(value, IntList):
+            return any(item in table.scalars_written for item in value.items)
+        return not isinstance(value, Tensor) and index in table.scalars_written
+
+    def _reading_call(
+        self,
+        kernel: Kernel,
+        args: Sequence[int],
+        changing: Sequence[int],
+        positional: list[Any],
+        keywords: dict[str, Any],
+    ) -> Call:
+        """Return a call that reads its changing inputs from the table each time."""
+        converters = dict(kernel.converters)
+        readers = [(p, self._reader(args[p], converters.get(p))) for p in changing]
+        by_position = [(p, read) for p, read in readers if p < kernel.positional]
+        by_name = [
+            (kernel.keywords[p - kernel.positional], read)
+            for p, read in readers
+            if p >= kernel.positional
+        ]
+        function = kernel.function
+
+        def call() -> object:
+            for position, read in by_position:
+                positional[position] = read()
+            for name, read in by_name:
+                keywords[name] = read()
+            return function(*positional, **keywords)
+
+        return call
+
+    def _reader(self, index: int, convert: Callable[[Any], Any] | None) -> Callable[[], Any]:
+        values = self._table.values
+        value = self._plan.values[index]
+
+        def read() -> Any:
+            return values[index]
+
+        def read_list() -> Any:
+            return [values[item] for item in value.items]  # type: ignore[union-attr]
+
+        plain = read_list if isinstance(value, IntList) else read
+        if convert is None:
+            return plain
+        return lambda: convert(plain())
+
+    # -- results -------------------------------------------------------------------------------
+
+    def _store(self, call: Call, index: int) -> Call:
+        values = self._table.values
+
+        def store() -> None:
+            values[index] = call()
+
+        return store
+
+    def _write_results(self, call: Call, outs: Sequence[int]) -> Call:
+        slots = [self._table.values[index] for index in outs]
+        orders = [self._plan.values[index].dim_order for index in outs]  # type: ignore[union-attr]
+        static = [self._table.is_static(index) for index in outs]
+        if len(slots) == 1:
+            slot, order, fixed = slots[0], orders[0], static[0]
+
+            def write_one() -> None:
+                result = call()
+                if isinstance(result, (list, tuple)):
+                    (result,) = result
+                write_result(slot, result, order, fixed)
+
+            return write_one
+
+        def write() -> None:
+            results: Any = call()
+            for slot, result, order, fixed in zip(slots, results, orders, static, strict=True):
+                write_result(slot, result, order, fixed)
+
+        return write
+
+    def _resizing(
+        self, call: Call, kernel: Kernel, args: Sequence[int], outs: Sequence[int]
+    ) -> Call:
+        """Return the call with its dynamic outs emptied first, so that the kernel sizes them."""
+        inputs = {item for index in args[: kernel.num_inputs] for item in self._items(index)}
+        dynamic = [i for i in outs if not self._table.is_static(i) and i not in inputs]
+        if not dynamic:
+            return call
+        slots = [self._table.values[index] for index in dynamic]
+        orders = [self._plan.values[index].dim_order for index in dynamic]  # type: ignore[union-attr]
+
+        def sized() -> None:
+            for slot in slots:
+                slot.resize_(0)
+            call()
+            for slot, order in zip(slots, orders, strict=True):
+                if not slot.is_contiguous() or order != tuple(range(slot.dim())):
+                    restore_dim_order(slot, order)
+
+        return sized
+
+    def _view(self, kernel: Kernel, args: Sequence[int]) -> Call:
+        call, _ = self._call(kernel, args)
+        out: torch.Tensor = self._table.values[args[-1]]
+        source: torch.Tensor = self._table.values[args[0]]
+        if not (self._table.is_tensor(args[-1]) and self._table.is_tensor(args[0])):
+            raise InvalidProgramError(f"{kernel.name} takes and gives a tensor")
+
+        def repoint() -> None:
+            view: Any = call()
+            if view.data_ptr() != source.data_ptr() and view.numel():
+                view = view.clone()
+            out.set_(view)
+
+        return repoint
+
+
+def write_result(
+    slot: torch.Tensor, result: torch.Tensor, dim_order: Sequence[int], static: bool
+) -> None:
+    """Copy a kernel's result into the slot of its value."""
+    if result.shape != slot.shape:
+        if static:
+            raise InvalidArgumentError(
+                f"the result has shape {tuple(result.shape)}, the program plans "
+                f"{tuple(slot.shape)}"
+            )
+        slot.resize_(result.shape)
+        slot.as_strided_(result.shape, dense_strides(result.shape, dim_order))
+    slot.copy_(result)
+
+
+def restore_dim_order(slot: torch.Tensor, dim_order: Sequence[int]) -> None:
+    """Lay a tensor out in its value's dim order again, if its kernel chose another."""
+    if slot.dim() != len(dim_order):
+        raise InvalidArgumentError(
+            f"the result has {slot.dim()} dimensions, the program plans {len(dim_order)}"
+        )
+    strides = dense_strides(slot.shape, dim_order)
+    if slot.stride() != strides and slot.numel() > 0:
+        values = slot.clone()
+        slot.as_strided_(slot.shape, strides)
+        slot.copy_(values)
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)

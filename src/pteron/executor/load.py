@@ -1,0 +1,188 @@
+"""From a method's plan to a method that runs. Undone in reverse order if a step fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pteron.backends.interface import BackendInitContext, DelegateHandle
+from pteron.backends.registry import BackendRegistry
+from pteron.errors import InvalidArgumentError, NotSupportedError, PteronError
+from pteron.executor.bind import PlanBinder, check_operators
+from pteron.executor.evalue import ValueBuilder, ValueTable
+from pteron.executor.method import Method
+from pteron.format.pte import PteFile
+from pteron.format.schema import (
+    DataLocation,
+    DelegateCall,
+    Device,
+    DeviceType,
+    ExecutionPlan,
+    Tensor,
+)
+from pteron.kernels.registry import OperatorRegistry
+from pteron.memory.device_map import DeviceMap
+from pteron.memory.program_memory import ProgramMemory
+from pteron.program.constants import constant_bytes, initial_bytes
+from pteron.program.data_map import NamedDataMap
+from pteron.program.memory_plan import MemoryPlan
+from pteron.program.method_meta import MethodMeta
+
+TARGET_DEVICE = "target_device"
+"""The compile spec that names a delegate's device (``exir/passes/propagate_device_pass.py``)."""
+
+NATIVE_CODE_VARIABLE = "PTERON_NATIVE_CODE"
+"""Environment variable: ``refuse`` keeps this process from running native code out of files."""
+
+
+def native_code_allowed(choice: str) -> bool:
+    """Return whether delegates may run native code: the argument and the environment both allow."""
+    environment = os.environ.get(NATIVE_CODE_VARIABLE, "allow")
+    for name, value in (("native_code", choice), (NATIVE_CODE_VARIABLE, environment)):
+        if value not in ("allow", "refuse"):
+            raise InvalidArgumentError(f"{name} is 'allow' or 'refuse', got {value!r}")
+    return choice == "allow" and environment == "allow"
+
+
+@dataclass
+class LoadContext:
+    """What the methods of one program are loaded with. The program owns it."""
+
+    pte: PteFile
+    data_map: NamedDataMap
+    memory: ProgramMemory
+    device_map: DeviceMap
+    kernels: OperatorRegistry
+    backends: BackendRegistry
+    native_code: bool
+    constants: dict[Any, torch.Tensor] = field(default_factory=dict)
+    shared: dict[Any, Any] = field(default_factory=dict)
+
+    def bytes_of(self, tensor: Tensor) -> memoryview:
+        """Return the bytes of a constant, or the initial bytes of a mutable tensor."""
+        read = constant_bytes if tensor.is_constant else initial_bytes
+        return read(self.pte, self.data_map, tensor)
+
+
+def load_method(
+    context: LoadContext, plan: ExecutionPlan, metadata: MethodMeta, *, private: bool
+) -> Method:
+    """Allocate, bind and return a method; a failure names the method and leaves nothing behind."""
+    delegates: dict[int, DelegateHandle] = {}
+    try:
+        _check_backends(context, plan)
+        memory = context.memory.allocate(plan.name, private=private)
+        with torch.inference_mode():
+            table = ValueBuilder(
+                MemoryPlan(plan),
+                memory,
+                context.memory,
+                context.bytes_of,
+                context.device_map,
+                context.constants,
+                private=private,
+            ).build()
+            check_operators(table, context.kernels)
+            _initialise_state(context, table)
+            _init_delegates(context, table, delegates)
+            bound = PlanBinder(table, context.kernels, delegates).bind()
+        if table.shares_state:
+            memory.lock = context.memory.lock
+        return Method(metadata, table, bound, memory, delegates, context)
+    except PteronError as error:
+        for handle in reversed(delegates.values()):
+            handle.close()
+        error.add_context(f"while loading method {plan.name!r} of {context.pte.source.name}")
+        raise
+
+
+def _check_backends(context: LoadContext, plan: ExecutionPlan) -> None:
+    """Raise BackendMissingError for the first delegate whose backend is not there."""
+    calls: dict[str, int] = {}
+    for instruction in plan.instructions:
+        if isinstance(instruction, DelegateCall):
+            backend_id = plan.delegates[instruction.delegate_index].id
+            calls[backend_id] = calls.get(backend_id, 0) + 1
+    for backend_id, count in calls.items():
+        what = f"method {plan.name!r} ({count} delegate call{'s' if count > 1 else ''})"
+        context.backends.require(backend_id, what)
+
+
+def _initialise_state(context: LoadContext, table: ValueTable) -> None:
+    for index, slot in table.state.items():
+        if slot.shared:
+            value = table.plan.values[index]
+            assert isinstance(value, Tensor)
+            place = value.allocation_info
+            key = slot.name or (place.memory_id, place.memory_offset) if place else slot.name
+            if context.memory.first_use(key):
+                slot.reset()
+        else:
+            slot.reset()
+
+
+def _init_delegates(
+    context: LoadContext, table: ValueTable, delegates: dict[int, DelegateHandle]
+) -> None:
+    plan = table.plan
+    instance: dict[Any, Any] = {}
+    for instruction in plan.instructions:
+        if not isinstance(instruction, DelegateCall) or instruction.delegate_index in delegates:
+            continue
+        number = instruction.delegate_index
+        delegate = plan.delegates[number]
+        backend = context.backends.require(delegate.id, f"method {plan.name!r}")
+        device = _delegate_device(context, delegate.compile_spec(TARGET_DEVICE))
+        if backend.runs_native_code and not context.native_code:
+            raise NotSupportedError(
+                f"method {plan.name!r}: delegate {number} ({delegate.id}) carries native code, and "
+                "this process refuses to run native code out of a file",
+                hint="`pteron inspect` shows the code's digest; native_code='allow' (or "
+                f"{NATIVE_CODE_VARIABLE}=allow) runs it",
+            )
+        init = BackendInitContext(
+            backend_id=delegate.id,
+            processed=_processed(context.pte, plan, number),
+            compile_specs=delegate.compile_specs,
+            method_name=plan.name,
+            delegate_index=number,
+            named_data=context.data_map,
+            device=device,
+            args=tuple(plan.values[index] for index in instruction.args),
+            native_code=context.native_code,
+            shared=context.shared,
+            instance=instance,
+        )
+        try:
+            delegates[number] = backend.init(init)
+        except PteronError as error:
+            error.add_context(f"method {plan.name!r}, delegate {number} ({delegate.id})")
+            raise
+
+
+def _processed(pte: PteFile, plan: ExecutionPlan, number: int) -> memoryview:
+    reference = plan.delegates[number].processed
+    if reference.location is DataLocation.SEGMENT:
+        return pte.segment(reference.index)
+    return pte.program.backend_delegate_data[reference.index]
+
+
+def _delegate_device(context: LoadContext, spec: bytes | None) -> torch.device:
+    """Return where a delegate has to run: its compile spec, moved by the device map."""
+    if spec is None:
+        return context.device_map(Device())
+    text = bytes(spec).decode("ascii", "replace").strip("\0 ")
+    kind, _, index = text.partition(":")
+    try:
+        tag = Device(DeviceType[kind.upper()], int(index or 0))
+    except (KeyError, ValueError):
+        raise NotSupportedError(
+            f"compile spec {TARGET_DEVICE} is {text!r}; known are cpu, cuda and cuda:N"
+        ) from None
+    return context.device_map(tag)
+
+

@@ -1,0 +1,313 @@
+"""A method: bound, with its memory, ready to run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from pteron.backends.interface import DelegateHandle
+from pteron.errors import (
+    InternalError,
+    InvalidArgumentError,
+    InvalidStateError,
+    MemoryAllocationFailedError,
+    NotFoundError,
+    PteronError,
+)
+from pteron.executor.bind import BoundPlan
+from pteron.executor.evalue import StateSlot, ValueTable
+from pteron.executor.inputs import describe, input_takers
+from pteron.executor.interpreter import Observer, StepFailed, run, run_observed
+from pteron.executor.outputs import Outputs
+from pteron.format.schema import DelegateCall, KernelCall, Tensor
+from pteron.memory.program_memory import BufferReport, MethodMemory
+from pteron.program.dataflow import access
+from pteron.program.disasm import format_window
+from pteron.program.method_meta import MethodMeta
+
+logger = logging.getLogger("pteron")
+
+
+class Method:
+    """Owns one loaded method: its arenas, its state and its delegates.
+
+    The program's file stays alive as long as the method does. Calls from several threads take
+    turns, also with other methods that share memory with this one.
+    """
+
+    def __init__(
+        self,
+        metadata: MethodMeta,
+        table: ValueTable,
+        bound: BoundPlan,
+        memory: MethodMemory,
+        delegates: Mapping[int, DelegateHandle],
+        keep_alive: object,
+    ) -> None:
+        self._metadata = metadata
+        self._table = table
+        self._bound = bound
+        self._memory = memory
+        self._delegates = dict(delegates)
+        self._keep_alive = keep_alive
+        plan = table.plan
+        steps = [access(plan, instruction) for instruction in plan.instructions]
+        read = frozenset(i for step in steps for i in (*step.reads, *step.updates))
+        written = frozenset(i for step in steps for i in (*step.writes, *step.updates))
+        self._inputs = input_takers(table, read, written)
+        self._outputs = Outputs(table)
+        self._lent = False
+        self._closed = False
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def execute(
+        self,
+        inputs: Sequence[Any] = (),
+        *,
+        borrow_outputs: bool = False,
+        observer: Observer | None = None,
+    ) -> list[Any]:
+        """Run the method and return its outputs, flat, in the order of the file.
+
+        Args:
+            inputs: One value for each input: tensors (any strides, any device), numpy arrays, or
+                the Python numbers, strings and None that the program was exported with.
+            borrow_outputs: Return views of the method's own memory, valid until the next call.
+            observer: Is told of every instruction (see :mod:`pteron.devtools`).
+
+        Raises:
+            InvalidArgumentError: An input does not fit, or a kernel refused a value. The method
+                can be called again.
+        """
+        with self._memory.lock:
+            self._set_inputs(inputs)
+            self._run(observer)
+            return self._outputs.collect(borrow=self._lend(borrow_outputs))
+
+    __call__ = execute
+
+    def set_inputs(self, inputs: Sequence[Any]) -> None:
+        """Give the inputs of the next :meth:`run`; they stay until others are given."""
+        with self._memory.lock:
+            self._set_inputs(inputs)
+
+    def run(self) -> None:
+        """Run the method on the inputs that were set."""
+        with self._memory.lock:
+            self._run(None)
+
+    def get_outputs(self, *, borrow: bool = False) -> list[Any]:
+        """Return what the last run left in the outputs."""
+        with self._memory.lock:
+            self._check_open()
+            return self._outputs.collect(borrow=self._lend(borrow))
+
+    def _lend(self, borrow: bool) -> bool:
+        self._lent = self._lent or borrow
+        return borrow
+
+    def _set_inputs(self, inputs: Sequence[Any]) -> None:
+        self._check_open()
+        if isinstance(inputs, torch.Tensor):
+            inputs = (inputs,)
+        if len(inputs) != len(self._inputs):
+            raise InvalidArgumentError(
+                f"method {self.name!r} takes {len(self._inputs)} input(s), got {len(inputs)}"
+            )
+        if self._lent:  # an input may be a view of memory that another input is copied to
+            inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+        with torch.inference_mode():
+            for put, given in zip(self._inputs, inputs, strict=True):
+                put(given)
+
+    def _run(self, observer: Observer | None) -> None:
+        self._check_open()
+        self._outputs.prepare()
+        try:
+            with torch.inference_mode():
+                if observer is None:
+                    run(self._bound.blocks)
+                else:
+                    run_observed(self._bound.blocks, observer)
+        except StepFailed as failure:
+            raise self._explained(failure) from failure.__cause__
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidStateError(f"method {self.name!r} is closed")
+
+    # -- errors ----------------------------------------------------------------------------------
+
+    def _explained(self, failure: StepFailed) -> PteronError:
+        """Return the error of a failed instruction, with its place and its operands."""
+        cause = failure.__cause__
+        number = failure.instruction
+        error: PteronError
+        if isinstance(cause, PteronError):
+            error = cause
+        elif isinstance(cause, (MemoryError, torch.OutOfMemoryError)):
+            error = MemoryAllocationFailedError(_first_line(cause))
+        elif isinstance(cause, (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError)):
+            error = InvalidArgumentError(_first_line(cause))
+        else:
+            error = InternalError(f"{type(cause).__name__}: {_first_line(cause)}")
+        error.add_context(f"method {self.name!r}, instruction {number} failed:")
+        error.context += format_window(self._table.plan, number).splitlines()
+        error.context += self._operands(number)
+        return error
+
+    def _operands(self, number: int) -> list[str]:
+        instruction = self._table.plan.instructions[number]
+        if not isinstance(instruction, (KernelCall, DelegateCall)):
+            return []
+        lines = []
+        for index in dict.fromkeys(instruction.args):
+            value = self._table.values[index]
+            if isinstance(value, torch.Tensor):
+                lines.append(f"%{index} is {describe(value)}, strides {tuple(value.stride())}")
+        return lines
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The method's name in the program."""
+        return self._table.plan.name
+
+    @property
+    def metadata(self) -> MethodMeta:
+        """What the file says of the method."""
+        return self._metadata
+
+    @property
+    def memory(self) -> tuple[BufferReport, ...]:
+        """Planned and allocated bytes of each buffer, and where it is."""
+        return self._memory.report
+
+    @property
+    def values(self) -> list[Any]:
+        """The values by index, as the last run left them. Views the method's memory."""
+        return self._table.values
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._bound.steps)} bound calls"
+        return f"<pteron.Method {self.name!r}: {state}>"
+
+    # -- state -----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """The method's mutable buffers, by name."""
+        return State(self)
+
+    def reset(self) -> None:
+        """Bring all state back to its initial value: that of the file, or zero.
+
+        State that other methods share is reset for them too.
+        """
+        with self._memory.lock, torch.inference_mode():
+            self._check_open()
+            for slot in self._table.state.values():
+                slot.reset()
+            for handle in self._delegates.values():
+                handle.reset()
+
+    # -- end -------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether the method was closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Give back the method's memory and delegates. Outputs that were returned stay valid."""
+        with self._memory.lock:
+            if self._closed:
+                return
+            self._closed = True
+            for handle in self._delegates.values():
+                handle.close()
+            self._delegates.clear()
+            self._table.values.clear()
+            self._table.state.clear()
+            self._bound = BoundPlan((), (), frozenset())
+            self._inputs = []
+            self._memory.allocator.arenas.clear()
+
+    def __enter__(self) -> Method:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class State(Mapping[str, torch.Tensor]):
+    """Reads and writes a method's mutable buffers. Views the method.
+
+    A buffer is known by its fully qualified name if the file has it
+    (``ExecutorchBackendConfig(emit_mutable_buffer_names=True)``), else as ``value_N``. Reading
+    gives a copy; assigning copies into place.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+
+    def _slots(self) -> dict[str, StateSlot]:
+        self._method._check_open()
+        slots = self._method._table.state
+        return {slot.name or f"value_{index}": slot for index, slot in slots.items()}
+
+    def _slot(self, name: str) -> StateSlot:
+        slots = self._slots()
+        if name not in slots:
+            known = ", ".join(slots) or "none"
+            raise NotFoundError(
+                f"method {self._method.name!r} has no state {name!r}; it has: {known}"
+            )
+        return slots[name]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        with self._method._memory.lock:
+            return self._slot(name).tensor.clone()
+
+    def __setitem__(self, name: str, value: torch.Tensor) -> None:
+        with self._method._memory.lock, torch.inference_mode():
+            slot = self._slot(name).tensor
+            if value.shape != slot.shape or value.dtype != slot.dtype:
+                raise InvalidArgumentError(
+                    f"state {name!r} is {describe(slot)}, got {describe(value)}"
+                )
+            slot.copy_(value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._slots())
+
+    def __len__(self) -> int:
+        return len(self._slots())
+
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """Return copies of all state, to be given to :meth:`restore` later."""
+        return {name: self[name] for name in self}
+
+    def restore(self, saved: Mapping[str, torch.Tensor]) -> None:
+        """Write back what :meth:`snapshot` returned; every name has to be known."""
+        for name in saved:
+            self._slot(name)
+        for name, value in saved.items():
+            self[name] = value
+
+
+def _first_line(error: BaseException | None) -> str:
+    """Return what an error of torch says, without the C++ stack that some carry."""
+    text = str(error).strip()
+    return text.split("\nException raised from")[0].splitlines()[0] if text else repr(error)

@@ -1,0 +1,99 @@
+"""A method's values to the caller's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pteron.executor.evalue import ValueTable
+from pteron.format.schema import Tensor, TensorShapeDynamism
+from pteron.memory.device_allocator import find_device_allocator
+from pteron.memory.hierarchical_allocator import dense_strides, torch_dtype
+from pteron.program.dataflow import access
+
+
+class Outputs:
+    """Hands out what a run left in a method's outputs.
+
+    A planned output is copied, so that it is the caller's own. One without a place in the plan is
+    handed over as it is, and the next run writes into fresh memory. Borrowed outputs are not
+    copied; the next run of the method, or of one that shares its scratch, overwrites them.
+    """
+
+    def __init__(self, table: ValueTable) -> None:
+        self._table = table
+        self._indices = table.plan.outputs
+        self._owned = _handed_over(table)
+        self._refill: list[Callable[[], None]] = []
+
+    def prepare(self) -> None:
+        """Give outputs that were handed over fresh memory; called before a run."""
+        while self._refill:
+            self._refill.pop()()
+
+    def collect(self, *, borrow: bool) -> list[Any]:
+        """Return the outputs of the run that has just ended."""
+        given: set[int] = set()
+        outputs: list[Any] = []
+        for index in self._indices:
+            value = self._table.values[index]
+            if not isinstance(value, torch.Tensor):
+                outputs.append(list(value) if isinstance(value, list) else value)
+            elif borrow:
+                outputs.append(borrowed(value))
+            elif index in self._owned and index not in given:
+                given.add(index)
+                outputs.append(value.detach())
+                self._refill.append(self._refiller(index, value))
+            else:
+                outputs.append(value.clone())
+        return outputs
+
+    def _refiller(self, index: int, slot: torch.Tensor) -> Callable[[], None]:
+        value = self._table.plan.values[index]
+        device = self._table.devices[index]
+        assert isinstance(value, Tensor) and device is not None
+
+        def refill() -> None:
+            allocator = find_device_allocator(device.type)
+            assert allocator is not None
+            if value.shape_dynamism is TensorShapeDynamism.DYNAMIC_UNBOUND:
+                slot.set_(allocator.empty((0,), torch_dtype(value), device))  # type: ignore[call-overload]
+                return
+            fresh = allocator.empty((value.numel,), torch_dtype(value), device)
+            strides = dense_strides(value.sizes, value.dim_order)
+            slot.set_(fresh.as_strided(value.sizes, strides))  # type: ignore[call-overload]
+
+        return refill
+
+
+def _handed_over(table: ValueTable) -> frozenset[int]:
+    """Return the outputs whose memory nothing else in the method shares."""
+    plan = table.plan
+    aliased: set[int] = set(plan.inputs)
+    for instruction in plan.instructions:
+        step = access(plan, instruction)
+        if step.aliases:
+            aliased.update(step.writes)
+            aliased.update(step.reads)
+    return frozenset(
+        index
+        for index in plan.outputs
+        if table.is_tensor(index)
+        and not table.is_planned(index)
+        and index not in table.constants
+        and index not in table.moved
+        and index not in aliased
+    )
+
+
+def borrowed(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor over the same memory that autograd takes for an ordinary one."""
+    if not value.is_inference():
+        return value.detach()
+    try:
+        return torch.from_dlpack(value)
+    except (RuntimeError, BufferError, TypeError):  # an element type that DLPack does not know
+        return value.detach()
