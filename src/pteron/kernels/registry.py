@@ -8,10 +8,13 @@ first ``positional`` by position and the others by ``keywords``, and gives the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar, overload
+
+from pteron.errors import InvalidArgumentError
 
 
 class Style(Enum):
@@ -28,7 +31,7 @@ class Style(Enum):
     """Mutates one of its arguments, at position ``mutates``; there is no out tensor."""
 
     VALUE = "value"
-    """Returns a Python int, float or bool; the executor stores it as the instruction's last value."""
+    """Returns a Python int, float or bool; the executor stores it as the last value."""
 
     VIEW = "view"
     """Returns a tensor that shares memory with its first argument; the executor re-points the
@@ -45,8 +48,12 @@ class Kernel:
     instruction's return values, ``returns`` in number, which repeat what is already there
     (OUT, FUNCTIONAL, INPLACE), or take the result (VALUE, VIEW).
 
-    ``data_dependent`` kernels give a result whose shape depends on values, not on shapes;
-    ``random`` ones do not repeat.
+    An out argument that is a list of tensors (``split_copy.Tensor_out``) is one value of the
+    instruction and one of ``out_names``. A FUNCTIONAL kernel returns one tensor for one name, else
+    a sequence.
+
+    ``data_dependent`` kernels have to read values on the host: the shape of the result depends on
+    them, or the result is a Python number. ``random`` ones do not repeat.
     """
 
     name: str
@@ -64,7 +71,17 @@ class Kernel:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Keywords that may be left out when their value is constant and equal to this one."""
     view: Callable[..., Any] | None = None
-    """Takes the same inputs by position and returns a view with the same values, without a copy."""
+    """Takes the same inputs by position and returns a view with the same values, without a copy
+    where strides can express it."""
+    masks: tuple[int, ...] = ()
+    """Positions of index lists; a bool or byte tensor in one makes the call data dependent."""
+    also_mutates: tuple[int, ...] = ()
+    """Positions of further inputs that a call changes (the running statistics of a batch norm)."""
+
+    @property
+    def mutated(self) -> tuple[int, ...]:
+        """Positions of all inputs that a call changes; the others are only read."""
+        return self.also_mutates if self.mutates is None else (self.mutates, *self.also_mutates)
 
     @property
     def num_inputs(self) -> int:
@@ -76,6 +93,8 @@ class Kernel:
         """Values that an instruction that calls this kernel has to name."""
         return self.num_inputs + len(self.out_names) + self.returns
 
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 KernelFactory = Callable[[str], "Kernel | None"]
 """Takes a full operator name (``aten::add.out``); returns its kernel, or None if not its own."""
@@ -92,14 +111,40 @@ class OperatorRegistry:
         self._parent = parent
         self._kernels: dict[str, Kernel] = {}
         self._factories: list[KernelFactory] = []
+        self._name_lists: list[Callable[[], Iterable[str]]] = []
 
     def register(self, kernel: Kernel) -> None:
         """Add a kernel, or put it in place of the one of that name."""
         self._kernels[kernel.name] = kernel
 
-    def register_factory(self, factory: KernelFactory) -> None:
-        """Add a factory, asked after the registered kernels and the earlier factories."""
+    def register_factory(
+        self, factory: KernelFactory, *, names: Callable[[], Iterable[str]] | None = None
+    ) -> None:
+        """Add a factory, asked after the registered kernels and the earlier factories.
+
+        ``names`` lists what it is known to make, for :attr:`operator_names`; it may make more.
+        """
         self._factories.append(factory)
+        if names is not None:
+            self._name_lists.append(names)
+
+    @overload
+    def register_kernel(self, name: str, function: F, **facts: Any) -> F: ...
+    @overload
+    def register_kernel(
+        self, name: str, function: None = None, **facts: Any
+    ) -> Callable[[F], F]: ...
+    def register_kernel(
+        self, name: str, function: F | None = None, **facts: Any
+    ) -> F | Callable[[F], F]:
+        """Register a Python function for operator ``name``; without ``function``, a decorator.
+
+        ``facts`` are those of :func:`kernel_from_function`.
+        """
+        if function is None:
+            return lambda given: self.register_kernel(name, given, **facts)
+        self.register(kernel_from_function(name, function, **facts))
+        return function
 
     def unregister(self, name: str) -> None:
         """Remove a kernel that was registered here; a name that is not there is ignored."""
@@ -123,8 +168,8 @@ class OperatorRegistry:
 
     @property
     def operator_names(self) -> set[str]:
-        """The names that are registered (factories know more)."""
-        names = set(self._kernels)
+        """The names that are registered or listed (factories may know more)."""
+        names = set(self._kernels).union(*(listed() for listed in self._name_lists))
         return names | self._parent.operator_names if self._parent is not None else names
 
     def overrides(self, kernels: Mapping[str, Kernel]) -> OperatorRegistry:
@@ -133,3 +178,86 @@ class OperatorRegistry:
         for kernel in kernels.values():
             child.register(kernel)
         return child
+
+
+def kernel_from_function(
+    name: str,
+    function: Callable[..., Any],
+    *,
+    style: Style | None = None,
+    outs: Sequence[str] | None = None,
+    returns: int | None = None,
+    mutates: int | None = None,
+    data_dependent: bool = False,
+    random: bool = False,
+) -> Kernel:
+    """Describe a Python function as the kernel of operator ``name``.
+
+    ``def my_op(a, b, *, out)`` for ``my::op.out`` is OUT style: keyword-only parameters whose
+    names are in ``outs`` (if not given: ``out``, ``out0``, ``out1``, ...) take the out tensors.
+    ``def my_op(a, b)`` is FUNCTIONAL and returns the result, or one result per name in ``outs``.
+    ``mutates=0`` makes it INPLACE (it changes its first argument). Other keyword-only parameters
+    are the schema's own.
+
+    ``returns`` is the number of values at the end of an instruction that repeat the results: one
+    for an out variant (overload ``out``, ``..._out``, or a function with out parameters) and for
+    in-place operators, none for ``my::op`` and for style VIEW or VALUE one that takes the result.
+    """
+    if "::" not in name:
+        raise InvalidArgumentError(
+            f"operator name {name!r} has no namespace; expected one like 'my::op.out'"
+        )
+    positional, keyword_only = _parameters(name, function)
+    found = tuple(k for k in keyword_only if (k in outs if outs is not None else _is_out_name(k)))
+    if style is None:
+        style = Style.INPLACE if mutates is not None else Style.OUT if found else Style.FUNCTIONAL
+    if style is Style.OUT and not found:
+        raise InvalidArgumentError(
+            f"the kernel for {name} has no out parameter; expected a keyword-only one",
+            hint="write def kernel(a, b, *, out), or return the result and leave out 'style'",
+        )
+    out_names = found if style is Style.OUT else ()
+    if style is Style.FUNCTIONAL:
+        out_names = tuple(outs) if outs is not None else ("out",)
+    if returns is None:
+        functional_overload = style is Style.FUNCTIONAL and not _is_out_overload(name)
+        returns = 0 if functional_overload else 1
+    return Kernel(
+        name=name,
+        style=style,
+        function=function,
+        positional=positional,
+        keywords=tuple(k for k in keyword_only if k not in out_names),
+        out_names=out_names,
+        returns=returns,
+        mutates=mutates if style is not Style.INPLACE or mutates is not None else 0,
+        data_dependent=data_dependent or style is Style.VALUE,
+        random=random,
+    )
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> tuple[int, tuple[str, ...]]:
+    """Return how many positional parameters a function has, and its keyword-only names."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"the kernel for {name} has no signature that can be read: {function!r}",
+            hint="wrap it in a Python function",
+        ) from error
+    variadic = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if variadic:
+        raise InvalidArgumentError(
+            f"the kernel for {name} takes *{variadic[0]}; each argument needs a name of its own"
+        )
+    keyword_only = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    return len(parameters) - len(keyword_only), keyword_only
+
+
+def _is_out_name(name: str) -> bool:
+    return name == "out" or (name.startswith("out") and name[3:].isdigit())
+
+
+def _is_out_overload(name: str) -> bool:
+    overload = name.rpartition("::")[2].partition(".")[2]
+    return overload in ("out", "output") or overload.endswith("_out") or overload.startswith("out_")

@@ -1,0 +1,68 @@
+"""Operator names to callables on torch tensors.
+
+``default_registry()`` holds what pteron brings and what installed packages add: an entry point of
+the group ``pteron.kernels`` is a function ``register(registry)``, like the one that each module
+named in ``MODULES`` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, TypeVar, overload
+
+from pteron.kernels.registry import (
+    Kernel,
+    KernelFactory,
+    OperatorRegistry,
+    Style,
+    kernel_from_function,
+)
+
+__all__ = [
+    "MODULES",
+    "Kernel",
+    "KernelFactory",
+    "OperatorRegistry",
+    "Style",
+    "default_registry",
+    "kernel_from_function",
+    "register_kernel",
+]
+
+MODULES: list[str] = [
+    "pteron.kernels.prim",
+    "pteron.kernels.dim_order",
+    "pteron.kernels.et_copy",
+    "pteron.kernels.aten",
+]
+"""Modules with a function ``register(registry)``, called in this order. ``aten`` comes with the
+factory that answers for every operator that torch knows, so it stays last."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@cache
+def default_registry() -> OperatorRegistry:
+    """Return the process-wide registry, built at the first call (it imports torch)."""
+    registry = OperatorRegistry()
+    for name in MODULES:
+        import_module(name).register(registry)
+    for entry_point in entry_points(group="pteron.kernels"):
+        entry_point.load()(registry)
+    return registry
+
+
+@overload
+def register_kernel(name: str, function: F, **facts: Any) -> F: ...
+@overload
+def register_kernel(name: str, function: None = None, **facts: Any) -> Callable[[F], F]: ...
+def register_kernel(name: str, function: F | None = None, **facts: Any) -> F | Callable[[F], F]:
+    """Register a Python function for operator ``name``, process-wide; also a decorator.
+
+    ``def my_op(a, b, *, out)`` fills ``out``; ``def my_op(a, b)`` returns the result. ``facts`` are
+    those of :func:`kernel_from_function`. For one program only, see ``load_program(kernels=...)``.
+    """
+    return default_registry().register_kernel(name, function, **facts)

@@ -1,0 +1,161 @@
+"""Which callable stands for which ATen operator, where the schema alone does not say.
+
+``FAST`` names out variants whose Python binding (``torch.add(a, b, out=o)``) runs the same
+overload: the binding costs about half of a call through ``torch.ops``. ``SPECIAL`` names those that
+need another function; :mod:`pteron.kernels.aten` makes kernels of both, and of all others from
+their schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pteron.kernels import aten_functions as own
+from pteron.kernels.registry import Style
+
+_F = torch._C._VariableFunctions
+_NN = torch._C._nn
+_ops = torch.ops.aten
+
+
+def _overloads(overload: str, names: str) -> list[str]:
+    return [f"{name}.{overload}" for name in names.split()]
+
+
+FAST: frozenset[str] = frozenset(
+    _overloads(
+        "out",
+        "_fft_c2r _fft_r2c _log_softmax _softmax abs acos acosh add addmm amax amin any arange "
+        "argmax argmin asin asinh atan atan2 atanh baddbmm bitwise_not bmm cat ceil clamp "
+        "clamp_max clamp_min conj_physical cos cosh cumprod cumsum div erf erfc exp exp2 expm1 "
+        "floor floor_divide gather hypot index_select log log10 log1p log2 logical_and "
+        "logical_not logical_or logical_xor logit masked_select matmul maximum mean minimum mm mul "
+        "neg nonzero reciprocal round rsqrt scatter_add sigmoid sign sin sinh sqrt square stack "
+        "sub tan tanh tril triu trunc",
+    )
+    + _overloads(
+        "Tensor_out",
+        "bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor clamp eq fmod "
+        "ge gt le lt ne remainder",
+    )
+    + _overloads(
+        "Scalar_out",
+        "bitwise_and bitwise_or bitwise_xor eq fmod ge gt le lt mul ne pow remainder div",
+    )
+    + _overloads("Tensor_Scalar_out", "bitwise_left_shift bitwise_right_shift pow")
+    + _overloads("start_out", "arange")
+    + _overloads("all_out", "any")
+    + _overloads("dims_out", "any")
+    + _overloads("unary_out", "max min")
+    + _overloads("int_out", "prod")
+    + _overloads("IntList_out", "sum")
+    + _overloads("Tensor_Tensor_out", "pow")
+    + _overloads("src_out", "scatter")
+    + _overloads("value_out", "scatter")
+)
+
+FAST_NN: frozenset[str] = frozenset(
+    _overloads(
+        "out",
+        "avg_pool2d elu gelu glu hardtanh leaky_relu linear reflection_pad1d reflection_pad2d "
+        "reflection_pad3d replication_pad1d replication_pad2d replication_pad3d silu hardsigmoid "
+        "hardswish softplus mish log_sigmoid",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """What differs from the kernel that a schema alone gives.
+
+    ``positional`` is how many inputs go by position; the others, in schema order, by their names
+    (None: as the schema has it).
+    """
+
+    function: Callable[..., Any]
+    style: Style = Style.OUT
+    positional: int | None = None
+    masks: tuple[int, ...] = ()
+    data_dependent: bool | None = None
+
+
+def _functional(function: Callable[..., Any]) -> Special:
+    """Take torch's functional form: its out variant would make a tensor and copy it, too."""
+    return Special(function, Style.FUNCTIONAL)
+
+
+SPECIAL: dict[str, Special] = {
+    # Numbers stand for tensors in Python's bindings, with the same promotion.
+    "add.Scalar_out": Special(_F.add, positional=2),
+    "sub.Scalar_out": Special(_F.sub, positional=2),
+    "rsub.Scalar_out": Special(own.rsub, positional=2),
+    "div.out_mode": Special(own.div_mode),
+    "div.Scalar_mode_out": Special(own.div_mode),
+    "relu.out": Special(own.relu),
+    "isnan.out": Special(own.isnan),
+    "isinf.out": _functional(_F.isinf),
+    "_conj_physical.out": Special(_F.conj_physical),
+    # Copies and fills.
+    "_to_copy.out": Special(own.to_copy),
+    "copy.out": Special(own.copy),
+    "copy_": Special(own.copy_, Style.INPLACE),
+    "full.out": Special(own.full),
+    "full_like.out": Special(own.fill),
+    "fill.Scalar_out": Special(own.fill),
+    "fill.Tensor_out": Special(own.fill),
+    "zeros.out": Special(own.zeros),
+    "ones.out": Special(own.ones),
+    "empty.out": Special(own.empty),
+    "scalar_tensor.out": Special(own.scalar_tensor),
+    "repeat.out": Special(own.repeat),
+    "constant_pad_nd.out": Special(own.constant_pad_nd),
+    "select_scatter.out": Special(own.select_scatter),
+    "slice_scatter.out": Special(own.slice_scatter),
+    "flip.out": _functional(_F.flip),
+    "roll.out": _functional(_F.roll),
+    "pixel_shuffle.out": _functional(_F.pixel_shuffle),
+    "pixel_unshuffle.out": _functional(_F.pixel_unshuffle),
+    # Masks and indices.
+    "index.Tensor_out": Special(own.index, masks=(1,), data_dependent=False),
+    "index_put.out": Special(own.index_put, masks=(1,)),
+    "index_put_": Special(own.index_put_, Style.INPLACE, masks=(1,)),
+    "where.self_out": Special(own.where),
+    "masked_fill.Scalar_out": Special(own.masked_fill),
+    "masked_fill.Tensor_out": Special(own.masked_fill),
+    "masked_scatter.out": Special(own.masked_scatter),
+    "embedding.out": Special(own.embedding),
+    "repeat_interleave.Tensor_out": Special(
+        lambda repeats, *, output_size=None: _F.repeat_interleave(repeats, output_size=output_size),
+        Style.FUNCTIONAL,
+        data_dependent=True,
+    ),
+    # Reductions.
+    "prod.out": _functional(_F.prod),
+    "mean.dtype_out": _functional(_F.mean),
+    "var.out": Special(own.var),
+    "var.correction_out": Special(own.var_correction),
+    "var_mean.correction_out": _functional(own.var_mean),
+    # Layers.
+    "convolution.out": _functional(_F.convolution),
+    "convolution_backward.out": Special(own.convolution_backward),
+    "native_layer_norm.out": _functional(_F.native_layer_norm),
+    "native_group_norm.out": _functional(_F.native_group_norm),
+    "native_dropout.out": _functional(_F.native_dropout),
+    "_native_batch_norm_legit.out": Special(own.batch_norm_legit),
+    "_native_batch_norm_legit.no_stats_out": Special(own.batch_norm_no_stats),
+    "_native_batch_norm_legit_no_training.out": Special(own.batch_norm_no_training),
+    "_adaptive_avg_pool2d.out": _functional(_F._adaptive_avg_pool2d),
+    "_cdist_forward.out": _functional(_ops._cdist_forward.default._op),
+    "_pdist_forward.out": _functional(_ops._pdist_forward.default._op),
+    "grid_sampler_2d.out": _functional(_F.grid_sampler_2d),
+    "max_pool2d_with_indices_backward.grad_input": Special(own.max_pool2d_backward),
+    "upsample_nearest2d.vec_out": Special(own.upsample_nearest2d),
+    "upsample_bilinear2d.vec_out": Special(own.upsample_bilinear2d),
+}
+
+RANDOM: frozenset[str] = frozenset({"rand.out", "randn.out", "native_dropout.out"})
+"""Operators that draw from the generator and do not carry torch's tag for it."""
