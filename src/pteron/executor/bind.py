@@ -257,6 +257,8 @@ class PlanBinder:
     def _blocks(self, steps: Sequence[Step]) -> list[Block]:
         instructions = self._plan.instructions
         count = len(instructions)
+        if count == 0:
+            return []
         jumps = {n: i for n, i in enumerate(instructions) if isinstance(i, JumpFalseCall)}
         leaders = {0}
         for number, jump in jumps.items():

@@ -160,6 +160,14 @@ class ValueBuilder:
         if value.is_constant:
             device = self._device_map(value.device)
             table.values[index] = self._constant(value, device)
+        elif is_state:
+            place = value.allocation_info
+            device = (
+                self._device_map(value.device)
+                if place is None
+                else self._buffer_device(place.memory_id)
+            )
+            table.values[index] = self._state(table, index, value, device)
         elif value.allocation_info is None or index in table.moved:
             device = self._device_map(value.device)
             if index in table.moved and value.allocation_info is not None:
@@ -167,7 +175,7 @@ class ValueBuilder:
             table.values[index] = self._unplanned(value, device, index in self._inputs)
         else:
             device = self._buffer_device(value.allocation_info.memory_id)
-            table.values[index] = self._planned(table, index, value, device, is_state)
+            table.values[index] = self._memory.allocator.slot(self._plan.slots[index], value)
         table.devices[index] = device
 
     def _buffer_device(self, buffer: int) -> torch.device:
@@ -201,23 +209,23 @@ class ValueBuilder:
             tensor = allocator.empty((value.numel,), torch_dtype(value), device)
             return tensor.as_strided(value.sizes, dense_strides(value.sizes, value.dim_order))
 
-    def _planned(
-        self, table: ValueTable, index: int, value: Tensor, device: torch.device, is_state: bool
+    def _state(
+        self, table: ValueTable, index: int, value: Tensor, device: torch.device
     ) -> torch.Tensor:
-        planned = self._plan.slots[index]
-        arena = self._memory.allocator.arenas[planned.buffer]
-        name = value.fully_qualified_name
-        if not is_state:
-            return self._memory.allocator.slot(planned, value)
-        tensor, shared = None, arena.shared
-        if name and not self._private and not arena.shared:
-            flat = self._program_memory.named_state(
-                name, self._plan.plan.name, value.nbytes, device
-            )
-            if flat is not None:
-                tensor, shared = typed(torch.from_dlpack(flat), value), True
-        if tensor is None:
+        name, planned = value.fully_qualified_name, self._plan.slots.get(index)
+        flat, shared = None, False
+        if planned is not None and self._memory.allocator.arenas[planned.buffer].shared:
+            shared = True
+        elif name and not self._private:
+            method = self._plan.plan.name
+            flat = self._program_memory.named_state(name, method, value.nbytes, device)
+            shared = flat is not None
+        if flat is not None:
+            tensor = typed(torch.from_dlpack(flat), value)
+        elif planned is not None:
             tensor = self._memory.allocator.slot(planned, value)
+        else:
+            tensor = self._unplanned(value, device, is_input=False)
         initial = None
         source = self._program_memory.initial_value(self._plan, index, shared=shared)
         if source is not None:

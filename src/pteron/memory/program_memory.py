@@ -229,15 +229,17 @@ class ProgramMemory:
         assert isinstance(value, Tensor)
         if value.has_initial_value or not shared:
             return value if value.has_initial_value else None
-        slot, name = plan.slots[index], value.fully_qualified_name
+        slot, name = plan.slots.get(index), value.fully_qualified_name
         for other in self._plans.values():
             for peer in other.state:
                 known = other.plan.values[peer]
                 assert isinstance(known, Tensor)
-                place = other.slots[peer]
+                place = other.slots.get(peer)
                 same_name = name is not None and known.fully_qualified_name == name
                 same_place = (
-                    slot.buffer in self.shared_state_buffers
+                    slot is not None
+                    and place is not None
+                    and slot.buffer in self.shared_state_buffers
                     and (place.buffer, place.offset) == (slot.buffer, slot.offset)
                 )
                 if known.has_initial_value and (same_name or same_place):

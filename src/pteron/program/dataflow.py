@@ -119,18 +119,20 @@ def access(plan: ExecutionPlan, instruction: Instruction) -> Access:
 
 
 def mutable_state(plan: ExecutionPlan) -> tuple[int, ...]:
-    """Return the planned tensors that keep their value from call to call.
+    """Return the tensors that keep their value from call to call.
 
-    State is a planned tensor that is no input and has an initial value or a name in the file, or
-    whose first use is not a write: it is read before anything was written to it, or changed in
-    place, or overwritten by ``aten::copy_`` and not read again (the write-back of a buffer that
-    functionalisation leaves at the end of a method).
+    State is a tensor, neither constant nor input, that has an initial value or a name in the file,
+    or whose first use is not a write: it is read (or returned) before anything was written to it,
+    or changed in place, or overwritten by ``aten::copy_`` and not read again (the write-back of a
+    buffer that functionalisation leaves at the end of a method). It may lack a place in the plan
+    (``MemoryPlanningPass(alloc_mutable_buffers=False)``).
     """
-    inputs, outputs = set(plan.inputs), set(plan.outputs)
+    inputs = set(plan.inputs)
+    outputs = {item for index in plan.outputs for item in expand(plan, index)}
     candidates = {
         index
         for index, value in enumerate(plan.values)
-        if isinstance(value, Tensor) and value.allocation_info is not None and index not in inputs
+        if isinstance(value, Tensor) and not value.is_constant and index not in inputs
     }
     state = {
         index
@@ -153,6 +155,7 @@ def mutable_state(plan: ExecutionPlan) -> tuple[int, ...]:
                 (overwritten if step.overwrites else state).add(index)
         written.update(step.writes, step.updates)
     state |= overwritten - read_after_overwrite - outputs
+    state |= {index for index in outputs if index in candidates and index not in written}
     return tuple(sorted(state))
 
 

@@ -86,13 +86,14 @@ class MemoryPlan:
 
     @cached_property
     def state(self) -> tuple[int, ...]:
-        """The planned tensors that keep their value from call to call."""
+        """The tensors that keep their value from call to call, planned or not."""
         return mutable_state(self.plan)
 
     @cached_property
     def state_buffers(self) -> frozenset[int]:
         """The buffers that hold at least one of them."""
-        return frozenset(self.slots[index].buffer for index in self.state)
+        slots = self.slots
+        return frozenset(slots[index].buffer for index in self.state if index in slots)
 
     @cached_property
     def dedicated_state_buffers(self) -> frozenset[int]:
