@@ -68,11 +68,13 @@ class TableSpec:
     fields: tuple[Field, ...]
 
 
-def fields(**kinds: str | tuple[str, Any]) -> tuple[Field, ...]:
-    """List fields with consecutive ids; a tuple gives a default other than 0."""
+_DEFAULTS: dict[str, Any] = {BOOL: False, FLOAT64: 0.0}
+
+
+def fields(**kinds: str) -> tuple[Field, ...]:
+    """List fields with consecutive ids and the default 0, the only one that our schemas use."""
     return tuple(
-        Field(number, *((kind,) if isinstance(kind, str) else kind))
-        for number, kind in enumerate(kinds.values())
+        Field(number, kind, _DEFAULTS.get(kind, 0)) for number, kind in enumerate(kinds.values())
     )
 
 

@@ -8,7 +8,6 @@ import mmap
 import os
 import stat
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeAlias, cast
 
@@ -160,11 +159,11 @@ def _access_error(name: str, error: OSError | ValueError) -> AccessFailedError:
 
 
 def _nearby(name: str) -> str | None:
-    """Name the nearest folder of a missing path that does exist."""
-    for parent in Path(name).absolute().parents:
-        if parent.is_dir():
-            return f"the folder {parent} exists" if parent != Path(name).absolute().parent else None
-    return None
+    """Name the nearest folder of a missing path that does exist, if it is not the last one."""
+    parent = first = os.path.dirname(os.path.abspath(name))
+    while parent and not os.path.isdir(parent) and parent != os.path.dirname(parent):
+        parent = os.path.dirname(parent)
+    return f"the folder {parent} exists" if parent != first else None
 
 
 def _inside(name: str) -> str | None:
