@@ -66,6 +66,7 @@ class ValueTable:
     values: list[Any]
     devices: list[torch.device | None]
     """Where each tensor lives; None for what is no tensor."""
+    memory_plan: MemoryPlan
     constants: frozenset[int]
     moved: frozenset[int]
     """Tensors that a move gives their value: they have memory of their own (DESIGN, S4)."""
@@ -126,7 +127,9 @@ class ValueBuilder:
         moved = frozenset(
             i.move_to
             for i in plan.instructions
-            if isinstance(i, MoveCall) and isinstance(plan.values[i.move_to], Tensor)
+            if isinstance(i, MoveCall)
+            and isinstance(plan.values[i.move_to], Tensor)
+            and not self._plan.is_aliased(i.move_to)
         )
         constants = frozenset(
             i for i, v in enumerate(plan.values) if isinstance(v, Tensor) and v.is_constant
@@ -135,6 +138,7 @@ class ValueBuilder:
             plan,
             [None] * len(plan.values),
             [None] * len(plan.values),
+            self._plan,
             constants,
             moved,
             frozenset(

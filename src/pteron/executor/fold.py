@@ -77,7 +77,7 @@ def _foldable(
     out = call.args[kernel.num_inputs]
     if not table.is_tensor(out) or not table.is_static(out) or not table.is_planned(out):
         return False
-    if writers.get(out, 0) != 1 or out in pinned:
+    if writers.get(out, 0) != 1 or out in pinned or table.memory_plan.is_aliased(out):
         return False
     for index in call.args[: kernel.num_inputs]:
         value = table.plan.values[index]

@@ -8,6 +8,7 @@ argument; a primitive operator's result is its last value.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -118,14 +119,26 @@ def access(plan: ExecutionPlan, instruction: Instruction) -> Access:
     raise AssertionError(instruction)
 
 
-def mutable_state(plan: ExecutionPlan) -> tuple[int, ...]:
-    """Return the tensors that keep their value from call to call.
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """The values that are used as they are found, by why that is right."""
+
+    state: tuple[int, ...]
+    """Tensors that keep their value from call to call."""
+    aliases: tuple[int, ...]
+    """Planned tensors that lie over another value's bytes and read what was written there:
+    exporters drop a view of planned memory without an instruction."""
+
+
+def unwritten_values(plan: ExecutionPlan) -> Unwritten:
+    """Return the state of a method, and its aliases by address.
 
     State is a tensor, neither constant nor input, that has an initial value or a name in the file,
     or whose first use is not a write: it is read (or returned) before anything was written to it,
     or changed in place, or overwritten by ``aten::copy_`` and not read again (the write-back of a
     buffer that functionalisation leaves at the end of a method). It may lack a place in the plan
-    (``MemoryPlanningPass(alloc_mutable_buffers=False)``).
+    (``MemoryPlanningPass(alloc_mutable_buffers=False)``). The memory of state is never used for
+    anything else; a value that was not written but shares its bytes with one that was is an alias.
     """
     inputs = set(plan.inputs)
     outputs = {item for index in plan.outputs for item in expand(plan, index)}
@@ -134,11 +147,12 @@ def mutable_state(plan: ExecutionPlan) -> tuple[int, ...]:
         for index, value in enumerate(plan.values)
         if isinstance(value, Tensor) and not value.is_constant and index not in inputs
     }
-    state = {
+    declared = {
         index
         for index in candidates
         if (value := plan.values[index]).has_initial_value or value.fully_qualified_name  # type: ignore[union-attr]
     }
+    state: set[int] = set()
     written: set[int] = set()
     overwritten: set[int] = set()
     read_after_overwrite: set[int] = set()
@@ -156,7 +170,46 @@ def mutable_state(plan: ExecutionPlan) -> tuple[int, ...]:
         written.update(step.writes, step.updates)
     state |= overwritten - read_after_overwrite - outputs
     state |= {index for index in outputs if index in candidates and index not in written}
-    return tuple(sorted(state))
+    aliases = _overlapping(plan, state - declared, (written | inputs) - state - declared)
+    return Unwritten(tuple(sorted((state - aliases) | declared)), tuple(sorted(aliases)))
+
+
+def _overlapping(plan: ExecutionPlan, values: set[int], others: set[int]) -> set[int]:
+    """Return those of ``values`` whose planned bytes one of ``others`` has too."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for index in others:
+        value = plan.values[index]
+        if isinstance(value, Tensor) and value.allocation_info is not None and value.nbytes:
+            place = value.allocation_info
+            spans.setdefault(place.memory_id, []).append(
+                (place.memory_offset, place.memory_offset + value.nbytes)
+            )
+    merged = {buffer: _merged(found) for buffer, found in spans.items()}
+    found = set()
+    for index in values:
+        value = plan.values[index]
+        assert isinstance(value, Tensor)
+        place = value.allocation_info
+        if place is None or place.memory_id not in merged:
+            continue
+        begins, ends = merged[place.memory_id]
+        at = bisect_right(begins, place.memory_offset + value.nbytes - 1) - 1
+        if value.nbytes and at >= 0 and ends[at] > place.memory_offset:
+            found.add(index)
+    return found
+
+
+def _merged(spans: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Return the begins and ends of the union of spans, sorted and apart."""
+    begins: list[int] = []
+    ends: list[int] = []
+    for begin, end in sorted(spans):
+        if ends and begin <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            begins.append(begin)
+            ends.append(end)
+    return begins, ends
 
 
 def _delegate_state(

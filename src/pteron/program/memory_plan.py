@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pteron.format.schema import HOST, Device, ExecutionPlan, Tensor
-from pteron.program.dataflow import access, mutable_state
+from pteron.program.dataflow import Unwritten, access, unwritten_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,35 @@ class MemoryPlan:
         }
 
     @cached_property
+    def _unwritten(self) -> Unwritten:
+        return unwritten_values(self.plan)
+
+    @property
     def state(self) -> tuple[int, ...]:
         """The tensors that keep their value from call to call, planned or not."""
-        return mutable_state(self.plan)
+        return self._unwritten.state
+
+    @property
+    def aliases(self) -> tuple[int, ...]:
+        """The tensors that read, by their place alone, what was written to another value."""
+        return self._unwritten.aliases
+
+    @cached_property
+    def aliased_spans(self) -> dict[int, list[tuple[int, int]]]:
+        """The bytes that aliases read, as (begin, end) by buffer."""
+        spans: dict[int, list[tuple[int, int]]] = {}
+        for index in self.aliases:
+            slot = self.slots[index]
+            spans.setdefault(slot.buffer, []).append((slot.offset, slot.end))
+        return spans
+
+    def is_aliased(self, value: int) -> bool:
+        """Whether an alias may read a planned tensor, which then has to stay in its slot."""
+        slot = self.slots.get(value)
+        return slot is not None and any(
+            begin < slot.end and slot.offset < end
+            for begin, end in self.aliased_spans.get(slot.buffer, ())
+        )
 
     @cached_property
     def state_buffers(self) -> frozenset[int]:
