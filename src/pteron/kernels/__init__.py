@@ -36,6 +36,12 @@ MODULES: list[str] = [
     "pteron.kernels.prim",
     "pteron.kernels.dim_order",
     "pteron.kernels.et_copy",
+    "pteron.kernels.quantized",
+    "pteron.kernels.quantized_weights",
+    "pteron.kernels.torchao",
+    "pteron.kernels.llm",
+    "pteron.kernels.llm_packed",
+    "pteron.kernels.cortex_m",
     "pteron.kernels.aten",
 ]
 """Modules with a function ``register(registry)``, called in this order. ``aten`` comes with the

@@ -212,14 +212,12 @@ def _quantize_per_tensor_plain(
 ) -> Tensor:
     """Quantize per tensor; parameters and limits are numbers or tensors of one element."""
     target = TORCH_DTYPES[dtype]
-    return _quantize(
-        source,
-        _reciprocal(_number(scale)),
-        _number(zero_point),
-        _number(quant_min),
-        _number(quant_max),
-        target,
-    ).to(target)
+    if isinstance(scale, Tensor):
+        inverse: float | Tensor = _one(scale).to(torch.float32).reciprocal()
+        zero_point = _one(zero_point)
+    else:
+        inverse = _reciprocal(scale)
+    return _quantize(source, inverse, zero_point, quant_min, quant_max, target).to(target)
 
 
 def _dequantize_per_tensor_plain(
@@ -232,13 +230,11 @@ def _dequantize_per_tensor_plain(
     out_dtype: int | None = None,
 ) -> Tensor:
     """Dequantize per tensor; parameters are numbers or tensors of one element."""
-    return _dequantize(
-        source, float32(_number(scale)), _number(zero_point), _result_dtype(out_dtype)
-    )
-
-
-def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) else value
+    if isinstance(scale, Tensor):
+        scale, zero_point = _one(scale).to(torch.float32), _one(zero_point)
+    else:
+        scale = float32(scale)
+    return _dequantize(source, scale, zero_point, _result_dtype(out_dtype))
 
 
 # Per channel, per token, per group
