@@ -104,8 +104,10 @@ class Program:
 
     # -- methods ---------------------------------------------------------------------------------
 
-    def load_method(self, name: str = "forward") -> Method:
+    def load_method(self, name: str = "forward", *, capture: bool = False) -> Method:
         """Return a method, allocating its memory and binding it at the first call.
+
+        ``capture`` records a static method's work on its CUDA device (:meth:`Method.capture`).
 
         Host methods share scratch memory and take turns; a method with a buffer on an accelerator
         has memory of its own. A failure names the method and disturbs no other.
@@ -119,12 +121,17 @@ class Program:
             method = self._methods.get(name)
             if method is None or method.closed:
                 method = self._methods[name] = self._load(name, private=False)
+            if capture:
+                method.capture()
             return method
 
-    def new_method(self, name: str = "forward") -> Method:
+    def new_method(self, name: str = "forward", *, capture: bool = False) -> Method:
         """Return a new instance of a method, with scratch, state and delegates of its own."""
         with self._lock:
-            return self._load(name, private=True)
+            method = self._load(name, private=True)
+            if capture:
+                method.capture()
+            return method
 
     def _load(self, name: str, *, private: bool) -> Method:
         if self._closed:

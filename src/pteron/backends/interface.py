@@ -58,6 +58,10 @@ class DelegateHandle(ABC):
     def reset(self) -> None:  # noqa: B027 - most delegates hold no state
         """Bring state inside the delegate back to its initial value."""
 
+    def state_tensors(self) -> list[torch.Tensor]:
+        """Return the tensors that hold state inside the delegate (they can be read and written)."""
+        return []
+
     def close(self) -> None:  # noqa: B027 - most delegates own nothing but tensors
         """Give back what the delegate owns; further calls raise."""
 

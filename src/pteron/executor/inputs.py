@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -21,8 +20,14 @@ from pteron.format.schema import (
 )
 from pteron.memory.hierarchical_allocator import dense_strides, torch_dtype
 
-Put = Callable[[Any], None]
-"""Takes the caller's value of one input and gives it to the method, or raises."""
+
+class Put(Protocol):
+    """Takes the caller's value of one input and gives it to the method, or raises."""
+
+    def __call__(self, given: Any) -> None: ...
+
+    def fix(self) -> None:
+        """Keep the input in one place from now on."""
 
 
 class TensorInput:
@@ -67,6 +72,17 @@ class TensorInput:
                 f"{self._what}: a tensor on {given.device} cannot be read into "
                 f"{self._device}: {error}"
             ) from error
+
+    def fix(self) -> None:
+        """Copy from now on into memory that stays where it is, also if the input is unplanned."""
+        if self._binds:
+            self._binds = False
+            strides = dense_strides(self._value.sizes, self._value.dim_order)
+            with torch.inference_mode(False):
+                memory = torch.zeros(
+                    self._value.numel, dtype=self._dtype, device=self._slot.device
+                )
+                self._slot.set_(memory.as_strided(self._value.sizes, strides))  # type: ignore[call-overload]
 
     def _bind(self, given: torch.Tensor) -> None:
         if given.is_neg():
@@ -168,6 +184,10 @@ class ScalarInput:
                 f"{self._what} was exported as the constant {self._baked!r}, got {given!r}",
                 hint="export the program with this value, or pass it as a tensor",
             )
+
+
+    def fix(self) -> None:
+        """Do nothing: a number has no place that could move."""
 
 
 _KINDS = {Int: "an int", Bool: "a bool", Double: "a float", String: "a string"}

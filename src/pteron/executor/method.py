@@ -19,6 +19,7 @@ from pteron.errors import (
     PteronError,
 )
 from pteron.executor.bind import BoundPlan
+from pteron.executor.capture import Captured, capture, check_capturable
 from pteron.executor.evalue import StateSlot, ValueTable
 from pteron.executor.inputs import describe, input_takers
 from pteron.executor.interpreter import Observer, StepFailed, run, run_observed
@@ -60,6 +61,8 @@ class Method:
         written = frozenset(i for step in steps for i in (*step.writes, *step.updates))
         self._inputs = input_takers(table, read, written)
         self._outputs = Outputs(table)
+        self._blocks = bound.blocks
+        self._captured: Captured | None = None
         self._lent = False
         self._closed = False
 
@@ -131,7 +134,7 @@ class Method:
         try:
             with torch.inference_mode():
                 if observer is None:
-                    run(self._bound.blocks)
+                    run(self._blocks)
                 else:
                     run_observed(self._bound.blocks, observer)
         except StepFailed as failure:
@@ -140,6 +143,44 @@ class Method:
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidStateError(f"method {self.name!r} is closed")
+
+    # -- CUDA graphs -----------------------------------------------------------------------------
+
+    def capture(self) -> None:
+        """Record what the method does on its CUDA device, and replay that from now on.
+
+        Only a method whose shapes are static and that takes no decisions can be captured. Inputs
+        and outputs without a place in the plan are copied to and from fixed memory then. State
+        keeps its value. A method that is captured already is left as it is.
+
+        Raises:
+            NotSupportedError: Names the instruction or value that a graph cannot hold.
+        """
+        with self._memory.lock:
+            self._check_open()
+            if self._captured is not None:
+                return
+            check_capturable(self._table, self._bound)
+            with torch.inference_mode():
+                saved = [(tensor, tensor.clone()) for tensor in self._state_tensors()]
+                for put in self._inputs:
+                    put.fix()
+                self._outputs.fix()
+                self._captured = capture(self._table, self._bound)
+                for tensor, value in saved:
+                    tensor.copy_(value)
+            self._blocks = self._captured.blocks
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether calls replay CUDA graphs."""
+        return self._captured is not None
+
+    def _state_tensors(self) -> list[torch.Tensor]:
+        tensors = [slot.tensor for slot in self._table.state.values()]
+        for handle in self._delegates.values():
+            tensors += handle.state_tensors()
+        return tensors
 
     # -- errors ----------------------------------------------------------------------------------
 
@@ -236,6 +277,7 @@ class Method:
             self._table.values.clear()
             self._table.state.clear()
             self._bound = BoundPlan((), (), frozenset())
+            self._blocks, self._captured = (), None
             self._inputs = []
             self._memory.allocator.arenas.clear()
 

@@ -28,6 +28,11 @@ class Outputs:
         self._owned = _handed_over(table)
         self._refill: list[Callable[[], None]] = []
 
+    def fix(self) -> None:
+        """Copy every output from now on, so that the method writes to the same memory each time."""
+        self.prepare()
+        self._owned = frozenset()
+
     def prepare(self) -> None:
         """Give outputs that were handed over fresh memory; called before a run."""
         while self._refill:

@@ -1,0 +1,119 @@
+"""A static method's device steps as CUDA graphs.
+
+Planned addresses never move, so what a method does on its device can be recorded once and replayed
+with new inputs in the same places. Copies between host and device, and whatever runs on the host,
+stay outside: the steps are cut into runs on the device, one graph each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+
+from pteron.errors import InvalidArgumentError, NotSupportedError, PteronError
+from pteron.executor.bind import BoundPlan, Step
+from pteron.executor.evalue import ValueTable
+from pteron.executor.interpreter import END, Block, Call
+from pteron.format.schema import JumpFalseCall, Tensor
+from pteron.program.disasm import format_instruction, format_value
+
+WARM_UP_RUNS = 2
+"""Runs before a capture: libraries make their workspaces and choose their kernels in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """The blocks of a captured method, and how many graphs and instructions they replay."""
+
+    blocks: tuple[Block, ...]
+    graphs: int
+    instructions: int
+
+
+def check_capturable(table: ValueTable, bound: BoundPlan) -> None:
+    """Raise NotSupportedError that names what keeps a method from being captured."""
+    plan = table.plan
+    prefix = f"method {plan.name!r} cannot be captured into a CUDA graph"
+    for number, instruction in enumerate(plan.instructions):
+        if isinstance(instruction, JumpFalseCall):
+            raise NotSupportedError(
+                f"{prefix}: it decides on a value as it runs, at instruction {number}: "
+                f"{format_instruction(plan, number)}"
+            )
+    for index, value in enumerate(plan.values):
+        if isinstance(value, Tensor) and not table.is_static(index):
+            raise NotSupportedError(
+                f"{prefix}: its shapes are dynamic, the first is {format_value(plan, index)}"
+            )
+    if not any(step.device.type == "cuda" for step in bound.steps):
+        raise NotSupportedError(
+            f"{prefix}: none of its instructions runs on a CUDA device",
+            hint='load the program with device_map={"cpu": "cuda"} to run a portable method there',
+        )
+
+
+def capture(table: ValueTable, bound: BoundPlan) -> Captured:
+    """Warm a method up, record its device steps, and return blocks that replay them.
+
+    The caller holds the method's lock, has given it inputs that stay in place, and puts state
+    back afterwards: warming up runs the method.
+    """
+    check_capturable(table, bound)
+    device = next(step.device for step in bound.steps if step.device.type == "cuda")
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP_RUNS):
+            _run_all(table, bound.steps)
+    torch.cuda.current_stream(device).wait_stream(stream)
+    torch.cuda.synchronize(device)
+    calls: list[Call] = []
+    numbers: list[int] = []
+    graphs = captured = 0
+    for on_device, group in groupby(bound.steps, key=lambda step: step.device):
+        steps = list(group)
+        numbers.append(steps[0].instruction)
+        if on_device.type == "cuda":
+            calls.append(_record(table, steps, on_device, stream))
+            graphs += 1
+            captured += len(steps)
+        else:
+            calls += [step.call for step in steps]
+            numbers += [step.instruction for step in steps[1:]]
+    block = Block(tuple(calls), tuple(numbers), None, END, END)
+    return Captured((block,), graphs, captured)
+
+
+def _run_all(table: ValueTable, steps: Sequence[Step]) -> None:
+    for step in steps:
+        try:
+            step.call()
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            if isinstance(error, PteronError):
+                raise
+            text = format_instruction(table.plan, step.instruction)
+            raise InvalidArgumentError(
+                f"method {table.plan.name!r} failed while warming up for a capture, at instruction "
+                f"{step.instruction}: {text}: {error}"
+            ) from error
+
+
+def _record(
+    table: ValueTable, steps: Sequence[Step], device: torch.device, stream: torch.cuda.Stream
+) -> Call:
+    graph = torch.cuda.CUDAGraph()
+    step = steps[0]
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph, stream=stream):
+            for step in steps:
+                step.call()
+    except RuntimeError as error:
+        text = format_instruction(table.plan, step.instruction)
+        raise NotSupportedError(
+            f"method {table.plan.name!r} cannot be captured into a CUDA graph: instruction "
+            f"{step.instruction} ({text}) does what a graph cannot hold: {error}"
+        ) from error
+    return graph.replay
