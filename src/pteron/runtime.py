@@ -22,6 +22,8 @@ from pteron.program.method_meta import MethodMeta
 from pteron.program.verify import verify_program, verify_ptd
 
 if TYPE_CHECKING:
+    import torch
+
     from pteron.backends.interface import Backend
     from pteron.backends.registry import BackendRegistry
     from pteron.executor.load import LoadContext
@@ -284,7 +286,7 @@ def _make_context(
     from pteron.executor.load import LoadContext, native_code_allowed
     from pteron.kernels import Kernel, default_registry, kernel_from_function
     from pteron.memory.device_map import DeviceMap
-    from pteron.memory.program_memory import ProgramMemory
+    from pteron.memory.program_memory import ProgramMemory, require_allocator
 
     registry = default_registry()
     if kernels:
@@ -295,6 +297,10 @@ def _make_context(
             }
         )
     places = DeviceMap(device_map)
+
+    def allocate(nbytes: int, device: torch.device) -> torch.Tensor:
+        return require_allocator(device, "a delegate's memory").allocate(nbytes, device)
+
     return LoadContext(
         pte=pte,
         data_map=data_map,
@@ -303,4 +309,5 @@ def _make_context(
         kernels=registry,
         backends=default_backends.overrides(backends) if backends else default_backends,
         native_code=native_code_allowed(native_code),
+        shared={"pteron.allocate": allocate},
     )

@@ -137,13 +137,6 @@ def _init_delegates(
         delegate = plan.delegates[number]
         backend = context.backends.require(delegate.id, f"method {plan.name!r}")
         device = _delegate_device(context, delegate.compile_spec(TARGET_DEVICE))
-        if backend.runs_native_code and not context.native_code:
-            raise NotSupportedError(
-                f"method {plan.name!r}: delegate {number} ({delegate.id}) carries native code, and "
-                "this process refuses to run native code out of a file",
-                hint="`pteron inspect` shows the code's digest; native_code='allow' (or "
-                f"{NATIVE_CODE_VARIABLE}=allow) runs it",
-            )
         init = BackendInitContext(
             backend_id=delegate.id,
             processed=_processed(context.pte, plan, number),
