@@ -46,7 +46,7 @@ class Architecture:
     initialized_buffers: tuple[str, ...] = ()
     """Mutable buffers (patterns) whose initial value the file has to hold; others start at zero."""
     wheel: str | None = None
-    """Why the executorch wheel cannot run the program, if it cannot."""
+    """Why the executorch wheel runs the program wrongly, if it does."""
     tags: frozenset[str] = field(default_factory=frozenset)
 
     def build(self, *, full: bool = False) -> dict[str, MethodSpec]:
@@ -277,10 +277,23 @@ def counter(full: bool) -> Any:
 # ---- control flow --------------------------------------------------------------------------
 
 
+def flagged(net: nn.Module) -> Any:
+    flags = (True, False, False, True)
+    return forward(net, *((torch.randn(3, 4), torch.tensor(flag)) for flag in flags))
+
+
 @register("cond", tags=("control_flow",))
 def cond(full: bool) -> Any:
-    flags = (True, False, False, True)
-    return forward(nets.TwoConds(), *((torch.randn(3, 4), torch.tensor(flag)) for flag in flags))
+    return flagged(nets.Cond())
+
+
+@register(
+    "cond_twice",
+    wheel="it re-points the first result to a slot that the second branch writes again",
+    tags=("control_flow",),
+)
+def cond_twice(full: bool) -> Any:
+    return flagged(nets.TwoConds())
 
 
 @register("scan", tags=("control_flow",))

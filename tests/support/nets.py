@@ -368,8 +368,15 @@ class Counter(nn.Module):
 # ---- control flow --------------------------------------------------------------------------
 
 
+class Cond(nn.Module):
+    """One of two branches, by a flag."""
+
+    def forward(self, x: Tensor, flag: Tensor) -> Tensor:
+        return torch.cond(flag, lambda a: a * 2 + 1, lambda a: a.sin() - a, (x + 1,))
+
+
 class TwoConds(nn.Module):
-    """Two ``torch.cond`` in a row, the second on the first one's values."""
+    """Two ``torch.cond`` in a row, both results alive at the end."""
 
     def forward(self, x: Tensor, flag: Tensor) -> tuple[Tensor, Tensor]:
         one = torch.cond(flag, lambda a: a * 2 + 1, lambda a: a.sin() - a, (x,))
