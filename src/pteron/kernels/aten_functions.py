@@ -16,7 +16,7 @@ _F: Any = torch._C._VariableFunctions
 _NN: Any = torch._C._nn
 _aten: Any = torch.ops.aten
 _index = _aten.index.Tensor_out._op
-_index_put_ = _F.index_put_
+_index_put_ = _aten.index_put_.default._op  # its binding in torch refuses None among the indices
 _bool, _uint8 = torch.bool, torch.uint8
 _WRAPPING = frozenset({torch.int32, torch.int64})
 
