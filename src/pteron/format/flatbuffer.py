@@ -285,7 +285,7 @@ class Flatbuffer:
             self.fail_bounds(f"{what} of {count} items", position)
         self.charge(count * _ITEM_BYTES[kind] >> 3, position)
         if _NATIVE:
-            return tuple(view[position + 4 : end].cast(kind))
+            return tuple(view[position + 4 : end].cast(kind))  # type: ignore[call-overload]
         return struct.unpack_from(f"<{count}{kind}", view, position + 4)
 
     def tables(self, position: int, what: str, limit: int) -> list[int]:
@@ -302,10 +302,11 @@ class Flatbuffer:
         first = position + 4
         if first + 4 * count > self._size:
             self.fail_bounds(f"{what} of {count} entries", position)
-        offsets = self.scalars_at(first, count)
-        return [at + offset for at, offset in zip(range(first, first + 4 * count, 4), offsets)]
+        places = range(first, first + 4 * count, 4)
+        offsets = self._offsets(first, count)
+        return [at + offset for at, offset in zip(places, offsets, strict=True)]
 
-    def scalars_at(self, first: int, count: int) -> memoryview | tuple[int, ...]:
+    def _offsets(self, first: int, count: int) -> memoryview | tuple[int, ...]:
         """Return ``count`` unsigned 32-bit numbers that begin at ``first``, already checked."""
         if _NATIVE:
             return self.view[first : first + 4 * count].cast("I")

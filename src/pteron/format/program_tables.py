@@ -6,6 +6,7 @@ outside the file, an unknown kind of value, instruction, element type or device.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -60,6 +61,7 @@ from pteron.format.schema import (
     TensorShapeDynamism,
 )
 
+_LARGE_BYTES = 1 << 20
 _Enum = TypeVar("_Enum", bound=IntEnum)
 _Item = TypeVar("_Item")
 
@@ -146,7 +148,16 @@ _NAMED_DATA = _spec("NamedData", key=OFFSET, segment_index=UINT32)
 
 def read_program(buffer: Flatbuffer) -> Program:
     """Read the root table of a program's flatbuffer and everything below it."""
-    return _Reader(buffer).program(buffer.root())
+    # A large program is a million small objects without a cycle among them: the collector would go
+    # through all of them again and again (a third of the time for 100,000 instructions).
+    pause = buffer.view.nbytes >= _LARGE_BYTES and gc.isenabled()
+    if pause:
+        gc.disable()
+    try:
+        return _Reader(buffer).program(buffer.root())
+    finally:
+        if pause:
+            gc.enable()
 
 
 class _Reader:
@@ -173,7 +184,7 @@ class _Reader:
         items: list[_Item] = []
         try:
             for at in positions:
-                items.append(read(at))
+                items.append(read(at))  # noqa: PERF401 - the count tells where it went wrong
         except PteronError as error:
             error.add_context(f"in entry {len(items)} of {what}")
             raise
@@ -285,7 +296,7 @@ class _Reader:
             delegates,
             sizes,
             devices,
-        ) = (raw and pos + at + raw for raw, at in zip(row[::2], row[1::2]))
+        ) = (raw and pos + at + raw for raw, at in zip(row[::2], row[1::2], strict=True))
         buffer = self.buffer
         method = buffer.name(name, "the name of a method")
         where = f"method {method!r}"
@@ -386,7 +397,7 @@ class _Reader:
         self.buffer.fail(f"{what} kind {kind} is not known; known are 1 to {known}", pos)
 
     def _make_value_readers(self) -> dict[int, Callable[[int], EValue]]:
-        """The readers by number in the union ``KernelTypes``."""
+        """Return the readers by number in the union ``KernelTypes``."""
         buffer = self.buffer
         string, scalars = buffer.string, buffer.scalars
         decode_int, decode_bool = buffer.decoder(_INT), buffer.decoder(_BOOL)
@@ -482,7 +493,7 @@ class _Reader:
     def chain(self, pos: int) -> Chain:
         row = self._decode(_CHAIN, pos)
         inputs, outputs, instructions, stacktrace = (
-            raw and pos + at + raw for raw, at in zip(row[::2], row[1::2])
+            raw and pos + at + raw for raw, at in zip(row[::2], row[1::2], strict=True)
         )
         scalars = self.buffer.scalars
         return Chain(
@@ -514,7 +525,7 @@ class _Reader:
         return tuple(found)
 
     def _make_instruction_readers(self) -> dict[int, Callable[[int], Instruction]]:
-        """The readers by number in the union ``InstructionArguments``."""
+        """Return the readers by number in the union ``InstructionArguments``."""
         scalars = self.buffer.scalars
         decode_call, decode_pair = self.buffer.decoder(_CALL), self.buffer.decoder(_PAIR)
         decode_free = self.buffer.decoder(_FREE)

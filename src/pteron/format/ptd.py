@@ -1,9 +1,9 @@
 """Read a ``.ptd`` data file: header, flatbuffer (``flat_tensor.fbs``), segments.
 
-    offset 0   root offset of the flatbuffer
-           4   "FT01"
-           8   header: "FH01", its length (40), offset and size of the flatbuffer, where the
-               segments begin, how many bytes they have
+offset 0   root offset of the flatbuffer
+       4   "FT01"
+       8   header: "FH01", its length (40), offset and size of the flatbuffer, where the
+           segments begin, how many bytes they have
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ HEADER_BYTES: Final = 40
 
 _FLAT_TENSOR = TableSpec("FlatTensor", fields(version=UINT32, segments=OFFSET, named_data=OFFSET))
 _SEGMENT = TableSpec("DataSegment", fields(offset=UINT64, size=UINT64))
-_NAMED_DATA = TableSpec(
-    "NamedData", fields(key=OFFSET, segment_index=UINT32, tensor_layout=OFFSET)
-)
+_NAMED_DATA = TableSpec("NamedData", fields(key=OFFSET, segment_index=UINT32, tensor_layout=OFFSET))
 _LAYOUT = TableSpec("TensorLayout", fields(scalar_type=INT8, sizes=OFFSET, dim_order=OFFSET))
 
 

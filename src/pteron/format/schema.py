@@ -268,7 +268,7 @@ class String:
 
 @dataclass(frozen=True, slots=True)
 class IntList:
-    """A list of integers, held as indices of ``Int`` values (they may change as the method runs)."""
+    """A list of integers, held as indices of ``Int`` values, which may change during a run."""
 
     items: tuple[int, ...]
 
@@ -509,7 +509,7 @@ class TensorLayout:
 
 @dataclass(frozen=True, slots=True)
 class FlatTensorNamedData:
-    """A name for segment ``segment_index`` of a ``.ptd`` file, with its layout if it is a tensor."""
+    """A name for segment ``segment_index`` of a ``.ptd`` file; tensors have a layout."""
 
     key: str
     segment_index: int

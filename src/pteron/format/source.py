@@ -8,6 +8,7 @@ import mmap
 import os
 import stat
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeAlias, cast
 
@@ -143,7 +144,9 @@ def _map_descriptor(descriptor: int, name: str) -> ByteSource:
     try:
         return ByteSource(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), name=name)
     except (OSError, ValueError) as error:
-        raise AccessFailedError(f"{name} ({status.st_size} bytes) cannot be mapped: {error}") from None
+        raise AccessFailedError(
+            f"{name} ({status.st_size} bytes) cannot be mapped: {error}"
+        ) from None
 
 
 def _access_error(name: str, error: OSError | ValueError) -> AccessFailedError:
@@ -152,7 +155,7 @@ def _access_error(name: str, error: OSError | ValueError) -> AccessFailedError:
     if isinstance(error, IsADirectoryError):
         return ProgramIsADirectoryError(f"{name} is a folder; expected a file", hint=_inside(name))
     if isinstance(error, PermissionError):
-        if os.path.isdir(name):  # what opening a folder gives on Windows
+        if Path(name).is_dir():  # what opening a folder gives on Windows
             return ProgramIsADirectoryError(f"{name} is a folder; expected a file")
         return ProgramPermissionError(f"{name} cannot be read: permission denied")
     return AccessFailedError(f"{name!r} cannot be read: {error}")
@@ -160,15 +163,15 @@ def _access_error(name: str, error: OSError | ValueError) -> AccessFailedError:
 
 def _nearby(name: str) -> str | None:
     """Name the nearest folder of a missing path that does exist, if it is not the last one."""
-    parent = first = os.path.dirname(os.path.abspath(name))
-    while parent and not os.path.isdir(parent) and parent != os.path.dirname(parent):
-        parent = os.path.dirname(parent)
-    return f"the folder {parent} exists" if parent != first else None
+    first, *others = Path(name).absolute().parents
+    if first.is_dir():
+        return None
+    return next((f"the folder {folder} exists" for folder in others if folder.is_dir()), None)
 
 
 def _inside(name: str) -> str | None:
     with suppress(OSError):
-        found = sorted(entry for entry in os.listdir(name) if entry.endswith(".pte"))
+        found = sorted(entry.name for entry in Path(name).glob("*.pte"))
         if found:
             more = ", ..." if len(found) > 3 else ""
             return f"it holds {', '.join(found[:3])}{more}"

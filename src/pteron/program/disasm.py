@@ -123,7 +123,12 @@ def _literal(value: EValue) -> str | None:
     return "None" if isinstance(value, Null) else None
 
 
-_SCALAR_KINDS: dict[type[EValue], str] = {Int: "int ", Bool: "bool ", Double: "float ", String: "str "}
+_SCALAR_KINDS: dict[type[EValue], str] = {
+    Int: "int ",
+    Bool: "bool ",
+    Double: "float ",
+    String: "str ",
+}
 
 
 def _describe(plan: ExecutionPlan, value: EValue) -> str:
@@ -148,7 +153,9 @@ def _describe_tensor(plan: ExecutionPlan, tensor: Tensor) -> str:
     place = tensor.allocation_info
     if place is not None:
         parts.append(f"planned {place.memory_id}+{place.memory_offset}")
-        devices = (d.device for d in plan.non_const_buffer_device if d.buffer_idx == place.memory_id)
+        devices = (
+            d.device for d in plan.non_const_buffer_device if d.buffer_idx == place.memory_id
+        )
         parts += [str(device) for device in devices if not device.is_host]
         if tensor.has_initial_value and not tensor.is_external:
             parts.append(f"initial {tensor.data_buffer_idx}")

@@ -1,0 +1,388 @@
+"""The rules for one method. See :mod:`pteron.program.verify` for what they are good for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from pteron import limits
+from pteron.format.pte import PteFile
+from pteron.format.schema import (
+    HOST,
+    Bool,
+    DataLocation,
+    DelegateCall,
+    Device,
+    ExecutionPlan,
+    FreeCall,
+    Int,
+    IntList,
+    JumpFalseCall,
+    KernelCall,
+    MoveCall,
+    Null,
+    OptionalTensorList,
+    ScalarType,
+    Tensor,
+    TensorList,
+    TensorShapeDynamism,
+)
+from pteron.program.constants import constant_problem, initial_problem
+from pteron.program.disasm import describe_instruction, format_value
+from pteron.program.overlap import find_overlaps
+from pteron.program.violations import Findings
+
+_PRIM: Final = "executorch_prim::"
+ARGUMENT_COUNTS: Final[dict[str, int]] = {
+    "aten::sym_size.int": 3,
+    "aten::sym_numel": 2,
+    "aten::_local_scalar_dense": 2,
+    "et_copy::_h2d_copy.out": 3,
+    "et_copy::_d2h_copy.out": 3,
+    f"{_PRIM}et_view.default": 3,
+    f"{_PRIM}et_copy_index.tensor": 3,
+    f"{_PRIM}sym_ite.Scalar": 4,
+    f"{_PRIM}floordiv.int": 3,
+    f"{_PRIM}mod.int": 3,
+    **{
+        f"{_PRIM}{name}.Scalar": 3
+        for name in (
+            *("add", "sub", "mul", "floordiv", "truediv", "mod", "sym_max", "sym_min"),
+            *("eq", "gt", "lt", "ge", "le"),
+        )
+    },
+    **{
+        f"{_PRIM}{name}.Scalar": 2
+        for name in ("neg", "sym_not", "sym_float", "sym_int", "ceil", "round", "trunc")
+    },
+}
+"""Values that a call of a primitive takes (``kernels/prim_ops/register_prim_ops.cpp``). The other
+operators have schemas: their kernels check the count when a call is bound."""
+
+
+def verify_plan(pte: PteFile, plan: ExecutionPlan, findings: Findings) -> None:
+    """Add what is wrong with one method to ``findings``."""
+    before = len(findings.found)
+    verifier = _PlanVerifier(pte, plan, findings)
+    verifier.buffers()
+    verifier.indices("input", plan.inputs)
+    verifier.indices("output", plan.outputs)
+    verifier.operators()
+    verifier.delegates()
+    verifier.values()
+    verifier.chains()
+    if len(findings.found) == before:  # what comes next relies on all the rest
+        verifier.overlaps()
+
+
+class _PlanVerifier:
+    """Views one plan of a program."""
+
+    def __init__(self, pte: PteFile, plan: ExecutionPlan, findings: Findings) -> None:
+        self.pte = pte
+        self.plan = plan
+        self.findings = findings
+        self.where = f"method {plan.name!r}"
+        self.sizes = plan.non_const_buffer_sizes
+        self.devices: dict[int, Device] = {}
+        self.shapes: dict[tuple[ScalarType, tuple[int, ...], tuple[int, ...], bool], bool] = {}
+
+    def add(self, where: str, message: str) -> None:
+        """Report something about the method."""
+        where = f"{self.where}, {where}" if where else self.where
+        self.findings.add(where, message, method=self.plan.name)
+
+    def add_value(self, index: int, message: str) -> None:
+        """Report something about a value."""
+        self.add(f"value {format_value(self.plan, index)}", message)
+
+    def add_instruction(self, index: int, message: str) -> None:
+        """Report something about an instruction."""
+        text = describe_instruction(self.plan, self.plan.instructions[index])
+        self.findings.add(
+            f"{self.where}, instruction {index} ({text})",
+            message,
+            method=self.plan.name,
+            instruction=index,
+        )
+
+    def range_of(self, count: int, what: str) -> str:
+        """Say which indices are allowed."""
+        return f"the method has {count} {what}" + (f" (0 to {count - 1})" if count else "")
+
+    # -- tables of the method ---------------------------------------------------------------------
+
+    def buffers(self) -> None:
+        """Check sizes and device tags of the planned buffers."""
+        last = len(self.sizes) - 1
+        if last > limits.MAX_PLANNED_BUFFERS:
+            self.add("", f"{last} planned buffers; allowed are {limits.MAX_PLANNED_BUFFERS}")
+        for index, size in enumerate(self.sizes):
+            if index and not 0 <= size <= limits.MAX_ARENA_BYTES:
+                self.add(
+                    f"planned buffer {index}",
+                    f"{size} bytes; allowed are 0 to {limits.MAX_ARENA_BYTES}",
+                )
+        for entry in self.plan.non_const_buffer_device:
+            where = f"device tag {entry.device} of planned buffer {entry.buffer_idx}"
+            if not 1 <= entry.buffer_idx <= last:
+                has = f"buffers 1 to {last}" if last > 0 else "no planned buffers"
+                self.add(where, f"the method has {has}")
+            elif entry.buffer_idx in self.devices:
+                self.add(where, f"the buffer is tagged {self.devices[entry.buffer_idx]} already")
+            if entry.device.index < 0:
+                self.add(where, f"device index {entry.device.index} is negative")
+            self.devices.setdefault(entry.buffer_idx, entry.device)
+
+    def indices(self, what: str, indices: tuple[int, ...], where: str = "") -> None:
+        """Check that every entry of a list leads to a value."""
+        count = len(self.plan.values)
+        if indices and (min(indices) < 0 or max(indices) >= count):
+            for number, index in enumerate(indices):
+                if not 0 <= index < count:
+                    place = f"{where} {what} {number}".strip()
+                    self.add(place, f"value {index}; {self.range_of(count, 'values')}")
+
+    def operators(self) -> None:
+        """Check that every operator has a name."""
+        for index, operator in enumerate(self.plan.operators):
+            if not operator.name:
+                self.add(f"operator {index}", "it has no name")
+
+    def delegates(self) -> None:
+        """Check ids, blobs and settings of the delegates."""
+        inline = self.pte.program.backend_delegate_data
+        for index, delegate in enumerate(self.plan.delegates):
+            where = f"delegate {index} {delegate.id!r}"
+            if not delegate.id:
+                self.add(where, "it has no id")
+            at = delegate.processed.index
+            if delegate.processed.location is DataLocation.SEGMENT:
+                problem = self.pte.segment_problem(at)
+                if problem is not None:
+                    self.add(where, problem)
+            elif at >= len(inline):
+                self.add(where, f"inline data {at} does not exist; the file has {len(inline)}")
+            for spec, count in Counter(spec.key for spec in delegate.compile_specs).items():
+                if count > 1 and spec == "target_device":
+                    self.add(where, f"compile spec {spec!r} is given {count} times")
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def values(self) -> None:
+        """Check every value."""
+        checks = {
+            Tensor: self.tensor,
+            IntList: self.int_list,
+            TensorList: self.tensor_list,
+            OptionalTensorList: self.tensor_list,
+        }
+        for index, value in enumerate(self.plan.values):
+            check = checks.get(type(value))
+            if check is not None:
+                check(index, value)  # type: ignore[operator]
+
+    def int_list(self, index: int, value: IntList) -> None:
+        """Check that a list of integers names integers (or what becomes one as the method runs)."""
+        self.items(index, value.items, (Int, Null))
+
+    def tensor_list(self, index: int, value: TensorList | OptionalTensorList) -> None:
+        """Check that a list of tensors names tensors; -1 and None stand for "absent"."""
+        if isinstance(value, TensorList):
+            self.items(index, value.items, (Tensor,))
+        else:
+            present = value.items
+            if present and min(present) == -1:
+                present = tuple(item for item in present if item != -1)
+            self.items(index, present, (Tensor, Null))
+
+    def items(self, index: int, items: tuple[int, ...], kinds: tuple[type, ...]) -> None:
+        """Check that list items lead to values of the right kind."""
+        values = self.plan.values
+        for item in items:
+            if not 0 <= item < len(values):
+                self.add_value(index, f"item %{item}; {self.range_of(len(values), 'values')}")
+            elif type(values[item]) not in kinds:
+                wanted = " or ".join(kind.__name__ for kind in kinds)
+                self.add_value(index, f"item {format_value(self.plan, item)} is no {wanted}")
+
+    def tensor(self, index: int, value: Tensor) -> None:
+        """Check shape, place and data of a tensor."""
+        placed = value.allocation_info is not None or value.data_buffer_idx > 0
+        sized = placed or value.shape_dynamism is TensorShapeDynamism.STATIC
+        key = (value.scalar_type, value.sizes, value.dim_order, sized)
+        good = self.shapes.get(key)
+        if good is None or not good:
+            good = self.shapes[key] = self.shape(index, value, sized=sized)
+        if value.storage_offset:
+            self.add_value(index, f"storage offset {value.storage_offset}; only 0 is allowed")
+        if not good:
+            return  # the number of bytes means nothing
+        if value.allocation_info is not None:
+            self.place(index, value, value.allocation_info.memory_id)
+        if value.is_external:
+            if not value.fully_qualified_name:
+                self.add_value(index, "its data is external, but it has no name to find it by")
+        elif value.data_buffer_idx:
+            find = constant_problem if value.allocation_info is None else initial_problem
+            problem = find(self.pte, value)
+            if problem is not None:
+                self.add_value(index, problem)
+
+    def shape(self, index: int, value: Tensor, *, sized: bool) -> bool:
+        """Check sizes and dim order; ``sized`` means that the bytes of the bound matter."""
+        rank = len(value.sizes)
+        if rank > limits.MAX_TENSOR_RANK:
+            self.add_value(index, f"rank {rank}; allowed are {limits.MAX_TENSOR_RANK} dimensions")
+        elif rank and min(value.sizes) < 0:
+            self.add_value(index, f"size {min(value.sizes)} is negative")
+        elif sorted(value.dim_order) != list(range(rank)):
+            self.add_value(
+                index,
+                f"dim order {list(value.dim_order)} is not a permutation of {rank} dimensions",
+            )
+        elif sized and value.nbytes > limits.MAX_TENSOR_BYTES:
+            self.add_value(index, f"{value.nbytes} bytes; allowed are {limits.MAX_TENSOR_BYTES}")
+        else:
+            return True
+        return False
+
+    def place(self, index: int, value: Tensor, buffer: int) -> None:
+        """Check that a planned tensor is inside its buffer and agrees with the buffer's device."""
+        assert value.allocation_info is not None
+        last = len(self.sizes) - 1
+        if not 1 <= buffer <= last:
+            has = f"buffers 1 to {last}" if last > 0 else "no planned buffers"
+            self.add_value(index, f"planned buffer {buffer} does not exist; the method has {has}")
+            return
+        offset, size = value.allocation_info.memory_offset, self.sizes[buffer]
+        if offset + value.nbytes > size:
+            self.add_value(
+                index,
+                f"byte {offset} + {value.nbytes} bytes go past the end of planned buffer {buffer}, "
+                f"which has {size}",
+            )
+        # The tag of the buffer decides (DESIGN, P1). Older exporters tag tensors only: a tag of an
+        # accelerator in a host buffer is their normal case.
+        device = self.devices.get(buffer, HOST)
+        if not device.is_host and value.device != device:
+            self.add_value(
+                index,
+                f"the tensor is tagged {value.device}, planned buffer {buffer} is tagged {device}",
+            )
+
+    # -- instructions -----------------------------------------------------------------------------
+
+    def chains(self) -> None:
+        """Check the instructions."""
+        chains = self.plan.chains
+        if len(chains) > 1:
+            self.add("", f"{len(chains)} chains; no exporter writes more than 1")
+        for chain in chains[:1]:
+            self.indices("input", chain.inputs, "chain")
+            self.indices("output", chain.outputs, "chain")
+        checks = {
+            DelegateCall: self.delegate_call,
+            MoveCall: self.move_call,
+            JumpFalseCall: self.jump_call,
+            FreeCall: self.free_call,
+        }
+        counts = [ARGUMENT_COUNTS.get(operator.full_name) for operator in self.plan.operators]
+        values, operators = len(self.plan.values), len(counts)
+        for index, step in enumerate(self.plan.instructions):
+            if isinstance(step, KernelCall):
+                op, args = step.op_index, step.args
+                if not 0 <= op < operators:
+                    self.add_instruction(
+                        index,
+                        f"operator {op} does not exist; {self.range_of(operators, 'operators')}",
+                    )
+                elif counts[op] is not None and counts[op] != len(args):
+                    self.add_instruction(index, f"{len(args)} arguments; it takes {counts[op]}")
+                if not args or min(args) < 0 or max(args) >= values:
+                    self.arguments(index, args)
+            else:
+                checks[type(step)](index, step)  # type: ignore[operator]
+
+    def arguments(self, index: int, args: tuple[int, ...], *, at_least: int = 1) -> None:
+        """Check the arguments of a call."""
+        count = len(self.plan.values)
+        if not at_least <= len(args) <= limits.MAX_ARGUMENTS_PER_CALL:
+            self.add_instruction(
+                index,
+                f"{len(args)} arguments; allowed are {at_least} to {limits.MAX_ARGUMENTS_PER_CALL}",
+            )
+        for at, arg in enumerate(args):
+            if not 0 <= arg < count:
+                self.add_instruction(
+                    index, f"argument {at} is value {arg}; {self.range_of(count, 'values')}"
+                )
+
+    def value_exists(self, index: int, what: str, value: int) -> bool:
+        """Check one value index of an instruction."""
+        count = len(self.plan.values)
+        if 0 <= value < count:
+            return True
+        self.add_instruction(index, f"{what} is value {value}; {self.range_of(count, 'values')}")
+        return False
+
+    def delegate_call(self, index: int, step: DelegateCall) -> None:
+        """Check a call of a delegate."""
+        count = len(self.plan.delegates)
+        if not 0 <= step.delegate_index < count:
+            self.add_instruction(
+                index,
+                f"delegate {step.delegate_index} does not exist; "
+                f"{self.range_of(count, 'delegates')}",
+            )
+        self.arguments(index, step.args, at_least=0)
+
+    def move_call(self, index: int, step: MoveCall) -> None:
+        """Check a move."""
+        self.value_exists(index, "the source", step.move_from)
+        self.value_exists(index, "the target", step.move_to)
+
+    def jump_call(self, index: int, step: JumpFalseCall) -> None:
+        """Check a jump; one behind the last instruction ends the method."""
+        count = len(self.plan.instructions)
+        if not 0 <= step.destination_instruction <= count:
+            self.add_instruction(
+                index,
+                f"the target is instruction {step.destination_instruction}; allowed are 0 to "
+                f"{count}",
+            )
+        if self.value_exists(index, "the condition", step.cond_value_index):
+            condition = self.plan.values[step.cond_value_index]
+            if not isinstance(condition, (Bool, Tensor, Int, Null)):
+                self.add_instruction(
+                    index,
+                    f"the condition is {format_value(self.plan, step.cond_value_index)}; allowed "
+                    "are a truth value and a tensor",
+                )
+
+    def free_call(self, index: int, step: FreeCall) -> None:
+        """Check that what is freed is a tensor."""
+        if self.value_exists(index, "what is freed", step.value_index):
+            value = self.plan.values[step.value_index]
+            if not isinstance(value, Tensor):
+                text = format_value(self.plan, step.value_index)
+                self.add_instruction(index, f"what is freed is {text}, not a tensor")
+
+    # -- plan -------------------------------------------------------------------------------------
+
+    def overlaps(self) -> None:
+        """Check that no two values share bytes while both are in use."""
+        for pair in find_overlaps(self.plan):
+            texts = [
+                f"{format_value(self.plan, value)} (in use {_lifetime(*life)})"
+                for value, life in (
+                    (pair.first_value, pair.first_lifetime),
+                    (pair.second_value, pair.second_lifetime),
+                )
+            ]
+            self.add(f"planned buffer {pair.buffer}", f"{texts[0]} and {texts[1]} share bytes")
+
+
+def _lifetime(first: int, last: int) -> str:
+    begin = "from the start" if first < 0 else f"from instruction {first}"
+    return f"{begin} to {last}" if last > first else begin
