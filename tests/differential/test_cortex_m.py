@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from pteron.kernels import cortex_m, cortex_m_math
+from pteron.kernels import cortex_m
 from pteron.kernels.registry import OperatorRegistry
 
 GOLDEN = np.load(Path(__file__).parent / "cortex_m_golden" / "cases.npz")

@@ -125,13 +125,14 @@ def convolutions(lib: ctypes.CDLL) -> None:
         x, weight = int8(n, h, w, cin), int8(cout, kh, kw, cin // groups)
         bias = rng.integers(-20000, 20000, cout).astype(np.int32)
         multiplier, shift = factors(cout, -11, -6)
-        in_off, out_off, lo, hi = int(rng.integers(-127, 129)), int(rng.integers(-128, 128)), -120, 117
+        in_off, out_off = int(rng.integers(-127, 129)), int(rng.integers(-128, 128))
+        lo, hi = -120, 117
         oh = (h + 2 * p - d * (kh - 1) - 1) // s + 1
         ow = (w + 2 * (p if kw > 1 else 0) - d * (kw - 1) - 1) // s + 1
         pw = p if kw > 1 else 0
         out = np.zeros((n, oh, ow, cout), np.int8)
         params = structure(in_off, out_off, s, s, pw, p, d, d, lo, hi)
-        context, room = scratch()
+        context, _room = scratch()
         check(
             lib.arm_convolve_wrapper_s8(
                 ctypes.byref(context),
@@ -166,10 +167,11 @@ def depthwise(lib: ctypes.CDLL) -> None:
         x, weight = int8(1, h, w, cin), int8(1, kh, kw, cout)
         bias = rng.integers(-5000, 5000, cout).astype(np.int32)
         multiplier, shift = factors(cout, -9, -5)
-        in_off, out_off, lo, hi = int(rng.integers(-127, 129)), int(rng.integers(-128, 128)), -128, 127
+        in_off, out_off = int(rng.integers(-127, 129)), int(rng.integers(-128, 128))
+        lo, hi = -128, 127
         oh, ow = (h + 2 * p - kh) // s + 1, (w + 2 * p - kw) // s + 1
         out = np.zeros((1, oh, ow, cout), np.int8)
-        context, room = scratch()
+        context, _room = scratch()
         check(
             lib.arm_depthwise_conv_wrapper_s8(
                 ctypes.byref(context),
@@ -202,8 +204,8 @@ def transposed(lib: ctypes.CDLL) -> None:
         in_off, out_off = int(rng.integers(-127, 129)), int(rng.integers(-128, 128))
         oh, ow = (h - 1) * s - 2 * p + k + op, (w - 1) * s - 2 * p + k + op
         out = np.zeros((1, oh, ow, cout), np.int8)
-        first, room = scratch()
-        second, more = scratch()
+        first, _room = scratch()
+        second, _more = scratch()
         check(
             lib.arm_transpose_conv_wrapper_s8(
                 ctypes.byref(first),
@@ -237,7 +239,7 @@ def linear(lib: ctypes.CDLL) -> None:
         (multiplier,), (shift,) = factors(1, -11, -7)
         in_off, out_off = int(rng.integers(-127, 129)), int(rng.integers(-128, 128))
         out = np.zeros((batch, n), np.int8)
-        context, room = scratch()
+        context, _room = scratch()
         check(
             lib.arm_fully_connected_s8(
                 ctypes.byref(context),
@@ -265,7 +267,7 @@ def matmul(lib: ctypes.CDLL) -> None:
         (multiplier,), (shift,) = factors(1, -11, -8)
         left, right, out_off = (int(v) for v in rng.integers(-100, 100, 3))
         out = np.zeros((batch, m, n), np.int8)
-        context, room = scratch()
+        context, _room = scratch()
         params = BatchMatmul(False, False, (ctypes.c_int32 * 5)(left, right, out_off, -128, 127))
         check(
             lib.arm_batch_matmul_s8(
@@ -299,7 +301,8 @@ def elementwise(lib: ctypes.CDLL) -> None:
                 -128, 127, count,
             )
         )  # fmt: skip
-        keep("quantized_add", [a, za, m[0], s[0], b, zb, m[1], s[1], zo, m[2], s[2], -128, 127], out)
+        rest = [b, zb, m[1], s[1], zo, m[2], s[2], -128, 127]
+        keep("quantized_add", [a, za, m[0], s[0], *rest], out)
         out = np.zeros(count, np.int8)
         left = int(rng.integers(-8, -4))
         check(
@@ -321,7 +324,7 @@ def pools(lib: ctypes.CDLL) -> None:
         oh, ow = (h + 2 * p - kh) // s + 1, (w + 2 * p - kw) // s + 1
         for kind, lo, hi in (("avg", -128, 127), ("max", -90, 100)):
             out = np.zeros((n, oh, ow, c), np.int8)
-            context, room = scratch()
+            context, _room = scratch()
             call = lib.arm_avgpool_s8 if kind == "avg" else lib.arm_max_pool_s8
             check(
                 call(
