@@ -58,8 +58,9 @@ def check_capturable(table: ValueTable, bound: BoundPlan) -> None:
 def capture(table: ValueTable, bound: BoundPlan) -> Captured:
     """Warm a method up, record its device steps, and return blocks that replay them.
 
-    The caller holds the method's lock, has given it inputs that stay in place, and puts state
-    back afterwards: warming up runs the method.
+    The caller holds the method's lock, has fixed where inputs and outputs are, and puts state
+    back afterwards: warming up runs the method, on inputs of zeros (what an earlier call left in
+    an input's slot may since have been overwritten, and zero is a valid index).
     """
     check_capturable(table, bound)
     device = next(step.device for step in bound.steps if step.device.type == "cuda")
@@ -67,6 +68,9 @@ def capture(table: ValueTable, bound: BoundPlan) -> Captured:
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP_RUNS):
+            for index in table.plan.inputs:
+                if table.is_tensor(index):
+                    table.values[index].zero_()
             _run_all(table, bound.steps)
     torch.cuda.current_stream(device).wait_stream(stream)
     torch.cuda.synchronize(device)

@@ -149,7 +149,7 @@ class CudaAllocator(DeviceAllocator):
     def allocate_pinned(self, nbytes: int) -> torch.Tensor | None:
         try:
             return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-        except RuntimeError as error:
+        except (torch.OutOfMemoryError, MemoryError) as error:
             raise MemoryAllocationFailedError(
                 f"the host has no {nbytes:,} bytes of pinned memory for a planned buffer"
             ) from error
