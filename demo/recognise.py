@@ -27,14 +27,14 @@ def main(paths: list[Path]) -> int:
     right = 0
     with Runtime.get().load_program(PROGRAM) as program:
         method = program.load_method("forward")
-        print("image    recognised  sure   right answer")
+        print("image    recognised    sure  right answer")
         for path in paths:
             (probabilities,) = method.execute([read_pixels(path)])
             seen, answer = int(probabilities.argmax()), int(path.stem[0])
             right += seen == answer
             sure = float(probabilities.max())
             mark = "" if seen == answer else "  wrong"
-            print(f"{path.name:<8} {seen:>10}  {sure:5.1%}  {answer:>12}{mark}")
+            print(f"{path.name:<8} {seen:>10}  {sure:6.1%}  {answer:>12}{mark}")
     print(f"{right} of {len(paths)} right")
     return 0 if right == len(paths) else 1
 
