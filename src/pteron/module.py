@@ -112,7 +112,7 @@ class _Containers:
         self._num_outputs = len(plan.outputs)
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Return the arguments in a row, or raise InvalidArgumentError that shows both structures."""
+        """Return the arguments in a row; one of another structure is refused, with both shown."""
         wanted = self._inputs
         if wanted is None or wanted.num_leaves != self._num_inputs:
             if kwargs:
@@ -142,7 +142,7 @@ class _Containers:
 
 
 def _spec(encoded: str) -> pytree.TreeSpec | None:
-    """Return the spec that a file holds; None if it holds none, or one that this torch cannot read."""
+    """Return the spec that a file holds, or None if there is none that this torch can read."""
     if not encoded:
         return None
     try:

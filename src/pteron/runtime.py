@@ -118,6 +118,7 @@ class Program:
             NotFoundError: There is no such method, backend, data key or device.
             OperatorMissingError: Names every operator that no kernel implements.
             MemoryAllocationFailedError: With the bytes asked for and free.
+
         """
         with self._lock:
             method = self._methods.get(name)
@@ -240,6 +241,7 @@ class Runtime:
             AccessFailedError: The file cannot be read.
             InvalidProgramError: What is wrong with the file, all of it.
             InvalidExternalDataError: The same for a data file.
+
         """
         del verification
         sources = [open_source(data)]

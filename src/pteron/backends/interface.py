@@ -78,8 +78,11 @@ class Backend(ABC):
 
     @property
     def runs_native_code(self) -> bool:
-        """Whether the blob holds machine code that would run in this process. If so, ``init`` has
-        to refuse when the context's ``native_code`` is False, and to name the code's digest."""
+        """Whether the blob holds machine code that would run in this process.
+
+        If so, ``init`` has to refuse when the context's ``native_code`` is False, and to name the
+        code's digest.
+        """
         return False
 
     @abstractmethod

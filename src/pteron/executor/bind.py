@@ -13,7 +13,12 @@ from typing import Any
 import torch
 
 from pteron.backends.interface import DelegateHandle
-from pteron.errors import InvalidArgumentError, InvalidProgramError, OperatorMissingError, PteronError
+from pteron.errors import (
+    InvalidArgumentError,
+    InvalidProgramError,
+    OperatorMissingError,
+    PteronError,
+)
 from pteron.executor.bind_kernel import KernelBinder
 from pteron.executor.evalue import ValueTable
 from pteron.executor.fold import fold_constants
@@ -157,9 +162,7 @@ class PlanBinder:
     def _bind_static_view(self, kernel: Kernel, args: Sequence[int]) -> bool:
         """Re-point a view once, at load, if neither its source nor its size ever changes."""
         table, (source, size, out) = self._table, (args[0], args[1], args[2])
-        fixed = table.is_static(source) and (
-            table.is_planned(source) or source in table.constants
-        )
+        fixed = table.is_static(source) and (table.is_planned(source) or source in table.constants)
         if not fixed or not table.is_static(out) or out in table.state or out in table.moved:
             return False
         items = getattr(self._plan.values[size], "items", ())
@@ -212,7 +215,7 @@ class PlanBinder:
     def _waiter(
         self, number: int, places: tuple[Any, Any], accelerator: torch.device | None
     ) -> Callable[[Any], None] | None:
-        """Return the wait that follows the last of consecutive copies to the host, if this is it."""
+        """Return the wait that follows the last of several copies to the host, if this is it."""
         if accelerator is None or places[1].type != "cpu" or places[0] == places[1]:
             return None
         following = self._plan.instructions[number + 1 : number + 2]
@@ -269,14 +272,16 @@ class PlanBinder:
         blocks = []
         for start, end in zip(starts, [*starts[1:], count], strict=True):
             inside = [by_number[n] for n in range(start, end) if n in by_number]
-            jump = jumps.get(end - 1)
+            ends_with = jumps.get(end - 1)
             blocks.append(
                 Block(
                     tuple(step.call for step in inside),
                     tuple(step.instruction for step in inside)
-                    + ((end - 1,) if jump is not None else ()),
-                    None if jump is None else self._condition(jump.cond_value_index),
-                    END if jump is None else block_at.get(jump.destination_instruction, END),
+                    + ((end - 1,) if ends_with is not None else ()),
+                    None if ends_with is None else self._condition(ends_with.cond_value_index),
+                    END
+                    if ends_with is None
+                    else block_at.get(ends_with.destination_instruction, END),
                     block_at.get(end, END),
                 )
             )

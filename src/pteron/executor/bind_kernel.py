@@ -166,10 +166,14 @@ class KernelBinder:
         def read() -> Any:
             return values[index]
 
-        def read_list() -> Any:
-            return [values[item] for item in value.items]  # type: ignore[union-attr]
+        plain: Callable[[], Any] = read
+        if isinstance(value, IntList):
+            items = value.items
 
-        plain = read_list if isinstance(value, IntList) else read
+            def read_list() -> Any:
+                return [values[item] for item in items]
+
+            plain = read_list
         if convert is None:
             return plain
         return lambda: convert(plain())
@@ -192,7 +196,7 @@ class KernelBinder:
             slot, order, fixed = slots[0], orders[0], static[0]
 
             def write_one() -> None:
-                result = call()
+                result: Any = call()
                 if isinstance(result, (list, tuple)):
                     (result,) = result
                 write_result(slot, result, order, fixed)
@@ -250,8 +254,7 @@ def write_result(
     if result.shape != slot.shape:
         if static:
             raise InvalidArgumentError(
-                f"the result has shape {tuple(result.shape)}, the program plans "
-                f"{tuple(slot.shape)}"
+                f"the result has shape {tuple(result.shape)}, the program plans {tuple(slot.shape)}"
             )
         slot.resize_(result.shape)
         slot.as_strided_(result.shape, dense_strides(result.shape, dim_order))

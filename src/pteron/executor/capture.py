@@ -13,10 +13,10 @@ from itertools import groupby
 
 import torch
 
-from pteron.errors import InvalidArgumentError, NotSupportedError, PteronError
+from pteron.errors import NotSupportedError
 from pteron.executor.bind import BoundPlan, Step
 from pteron.executor.evalue import ValueTable
-from pteron.executor.interpreter import END, Block, Call
+from pteron.executor.interpreter import END, Block, Call, run
 from pteron.format.schema import JumpFalseCall, Tensor
 from pteron.program.disasm import format_instruction, format_value
 
@@ -60,18 +60,19 @@ def capture(table: ValueTable, bound: BoundPlan) -> Captured:
 
     The caller holds the method's lock, has fixed where inputs and outputs are, and puts state
     back afterwards: warming up runs the method, on inputs of zeros (what an earlier call left in
-    an input's slot may since have been overwritten, and zero is a valid index).
+    an input's slot may since have been overwritten, and zero is a valid index). Raises StepFailed
+    if an instruction fails in it.
     """
     check_capturable(table, bound)
     device = next(step.device for step in bound.steps if step.device.type == "cuda")
-    stream = torch.cuda.Stream(device)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP_RUNS):
             for index in table.plan.inputs:
                 if table.is_tensor(index):
                     table.values[index].zero_()
-            _run_all(table, bound.steps)
+            run(bound.blocks)
     torch.cuda.current_stream(device).wait_stream(stream)
     torch.cuda.synchronize(device)
     calls: list[Call] = []
@@ -89,20 +90,6 @@ def capture(table: ValueTable, bound: BoundPlan) -> Captured:
             numbers += [step.instruction for step in steps[1:]]
     block = Block(tuple(calls), tuple(numbers), None, END, END)
     return Captured((block,), graphs, captured)
-
-
-def _run_all(table: ValueTable, steps: Sequence[Step]) -> None:
-    for step in steps:
-        try:
-            step.call()
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            if isinstance(error, PteronError):
-                raise
-            text = format_instruction(table.plan, step.instruction)
-            raise InvalidArgumentError(
-                f"method {table.plan.name!r} failed while warming up for a capture, at instruction "
-                f"{step.instruction}: {text}: {error}"
-            ) from error
 
 
 def _record(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils import dlpack
 
 from pteron.format.schema import (
     Bool,
@@ -141,9 +142,7 @@ class ValueBuilder:
             self._plan,
             constants,
             moved,
-            frozenset(
-                i for i in written_values(plan) if not isinstance(plan.values[i], Tensor)
-            )
+            frozenset(i for i in written_values(plan) if not isinstance(plan.values[i], Tensor))
             | frozenset(i for i in plan.inputs if isinstance(plan.values[i], Null)),
         )
         state = frozenset(self._plan.state)
@@ -190,14 +189,14 @@ class ValueBuilder:
         host = typed(flat_tensor(view, torch.uint8), value)
         if device.type == "cpu":
             return host
-        key = (str(device), value.data_buffer_idx, value.fully_qualified_name, value.sizes)
-        placed = self._shared_constants.get((*key, value.scalar_type, value.dim_order))
+        key = (str(device), value)
+        placed = self._shared_constants.get(key)
         if placed is None:
             allocator = require_allocator(device, f"method {self._plan.plan.name!r}: a constant")
             arena = allocator.allocate(value.nbytes, device)
             placed = typed(arena, value)
             placed.copy_(host)
-            self._shared_constants[(*key, value.scalar_type, value.dim_order)] = placed
+            self._shared_constants[key] = placed
         return placed
 
     def _unplanned(self, value: Tensor, device: torch.device, is_input: bool) -> torch.Tensor:
@@ -225,7 +224,7 @@ class ValueBuilder:
             flat = self._program_memory.named_state(name, method, value.nbytes, device)
             shared = flat is not None
         if flat is not None:
-            tensor = typed(torch.from_dlpack(flat), value)
+            tensor = typed(dlpack.from_dlpack(flat), value)
         elif planned is not None:
             tensor = self._memory.allocator.slot(planned, value)
         else:

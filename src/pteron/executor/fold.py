@@ -55,9 +55,7 @@ def fold_constants(table: ValueTable, registry: OperatorRegistry) -> frozenset[i
     return frozenset(done)
 
 
-def _delegate_results(
-    table: ValueTable, call: DelegateCall, writers: dict[int, int]
-) -> set[int]:
+def _delegate_results(table: ValueTable, call: DelegateCall, writers: dict[int, int]) -> set[int]:
     """Return the arguments that a delegate may write: what nothing has written before it."""
     return {i for i in call.args if i not in writers and i not in table.constants}
 
@@ -116,11 +114,11 @@ def _fold(table: ValueTable, binder: KernelBinder, kernel: Kernel, call: KernelC
         if value.nbytes > MAX_FOLDED_TENSOR_BYTES:
             return False
         fresh = target.new_empty(0).set_(target.clone())
-        keywords = dict(
-            zip(kernel.keywords, inputs[kernel.positional :], strict=True)
-        )
+        keywords = dict(zip(kernel.keywords, inputs[kernel.positional :], strict=True))
         if kernel.style is Style.OUT:
-            kernel.function(*inputs[: kernel.positional], **keywords, **{kernel.out_names[0]: fresh})
+            kernel.function(
+                *inputs[: kernel.positional], **keywords, **{kernel.out_names[0]: fresh}
+            )
             if fresh.shape != target.shape:
                 return False
         else:

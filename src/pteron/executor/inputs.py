@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
+from torch.utils import dlpack
 
 from pteron.errors import InvalidArgumentError, InvalidTypeError, NotSupportedError
 from pteron.executor.evalue import ValueTable
@@ -24,7 +25,8 @@ from pteron.memory.hierarchical_allocator import dense_strides, torch_dtype
 class Put(Protocol):
     """Takes the caller's value of one input and gives it to the method, or raises."""
 
-    def __call__(self, given: Any) -> None: ...
+    def __call__(self, given: Any) -> None:
+        """Take the value of one call."""
 
     def fix(self) -> None:
         """Keep the input in one place from now on."""
@@ -79,9 +81,7 @@ class TensorInput:
             self._binds = False
             strides = dense_strides(self._value.sizes, self._value.dim_order)
             with torch.inference_mode(False):
-                memory = torch.zeros(
-                    self._value.numel, dtype=self._dtype, device=self._slot.device
-                )
+                memory = torch.zeros(self._value.numel, dtype=self._dtype, device=self._slot.device)
                 self._slot.set_(memory.as_strided(self._value.sizes, strides))  # type: ignore[call-overload]
 
     def _bind(self, given: torch.Tensor) -> None:
@@ -102,9 +102,10 @@ class TensorInput:
                 f"layout {given.layout} on {given.device}"
             )
 
-    def _checked(self, given: Any) -> torch.Tensor:
-        if not isinstance(given, torch.Tensor):
-            given = as_tensor(given, self._what, self._expected)
+    def _checked(self, value: Any) -> torch.Tensor:
+        given: torch.Tensor = value
+        if not isinstance(value, torch.Tensor):
+            given = as_tensor(value, self._what, self._expected)
         if given.dtype is not self._dtype:
             raise InvalidArgumentError(
                 f"{self._what} has to be {self._expected}, got {describe(given)}",
@@ -185,7 +186,6 @@ class ScalarInput:
                 hint="export the program with this value, or pass it as a tensor",
             )
 
-
     def fix(self) -> None:
         """Do nothing: a number has no place that could move."""
 
@@ -204,7 +204,7 @@ def as_tensor(given: Any, what: str, expected: str) -> torch.Tensor:
             raise InvalidTypeError(f"{what} has to be {expected}: {error}") from error
     if hasattr(given, "__dlpack__"):
         try:
-            return torch.from_dlpack(given)
+            return dlpack.from_dlpack(given)
         except (RuntimeError, BufferError, TypeError) as error:
             raise InvalidTypeError(f"{what} has to be {expected}: {error}") from error
     raise InvalidTypeError(f"{what} has to be {expected}, got {_short(given)}")
@@ -213,7 +213,9 @@ def as_tensor(given: Any, what: str, expected: str) -> torch.Tensor:
 def describe(tensor: torch.Tensor) -> str:
     """Return a tensor's element type, shape and, if it is elsewhere, device, for a message."""
     place = "" if tensor.device.type == "cpu" else f" on {tensor.device}"
-    return f"a {str(tensor.dtype).removeprefix('torch.')} tensor of shape {tuple(tensor.shape)}{place}"
+    return (
+        f"a {str(tensor.dtype).removeprefix('torch.')} tensor of shape {tuple(tensor.shape)}{place}"
+    )
 
 
 def _short(given: Any) -> str:

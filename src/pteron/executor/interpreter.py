@@ -77,10 +77,10 @@ class Observer(Protocol):
     """Is told of every instruction that a traced run executes."""
 
     def before(self, instruction: int) -> None:
-        """Called before an instruction's call."""
+        """Take note that an instruction's call comes next."""
 
     def after(self, instruction: int) -> None:
-        """Called when it has returned."""
+        """Take note that it has returned."""
 
 
 def run_observed(blocks: Sequence[Block], observer: Observer) -> None:

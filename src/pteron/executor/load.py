@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -177,5 +176,3 @@ def _delegate_device(context: LoadContext, spec: bytes | None) -> torch.device:
             f"compile spec {TARGET_DEVICE} is {text!r}; known are cpu, cuda and cuda:N"
         ) from None
     return context.device_map(tag)
-
-

@@ -24,7 +24,7 @@ from pteron.executor.evalue import StateSlot, ValueTable
 from pteron.executor.inputs import describe, input_takers
 from pteron.executor.interpreter import Observer, StepFailed, run, run_observed
 from pteron.executor.outputs import Outputs
-from pteron.format.schema import DelegateCall, KernelCall, Tensor
+from pteron.format.schema import DelegateCall, KernelCall
 from pteron.memory.program_memory import BufferReport, MethodMemory
 from pteron.program.dataflow import access
 from pteron.program.disasm import format_window
@@ -70,7 +70,7 @@ class Method:
 
     def execute(
         self,
-        inputs: Sequence[Any] = (),
+        inputs: Sequence[Any] | torch.Tensor = (),
         *,
         borrow_outputs: bool = False,
         observer: Observer | None = None,
@@ -86,6 +86,7 @@ class Method:
         Raises:
             InvalidArgumentError: An input does not fit, or a kernel refused a value. The method
                 can be called again.
+
         """
         with self._memory.lock:
             self._set_inputs(inputs)
@@ -94,7 +95,7 @@ class Method:
 
     __call__ = execute
 
-    def set_inputs(self, inputs: Sequence[Any]) -> None:
+    def set_inputs(self, inputs: Sequence[Any] | torch.Tensor) -> None:
         """Give the inputs of the next :meth:`run`; they stay until others are given."""
         with self._memory.lock:
             self._set_inputs(inputs)
@@ -114,7 +115,7 @@ class Method:
         self._lent = self._lent or borrow
         return borrow
 
-    def _set_inputs(self, inputs: Sequence[Any]) -> None:
+    def _set_inputs(self, inputs: Sequence[Any] | torch.Tensor) -> None:
         self._check_open()
         if isinstance(inputs, torch.Tensor):
             inputs = (inputs,)
@@ -155,6 +156,7 @@ class Method:
 
         Raises:
             NotSupportedError: Names the instruction or value that a graph cannot hold.
+
         """
         with self._memory.lock:
             self._check_open()
@@ -166,9 +168,13 @@ class Method:
                 for put in self._inputs:
                     put.fix()
                 self._outputs.fix()
-                self._captured = capture(self._table, self._bound)
-                for tensor, value in saved:
-                    tensor.copy_(value)
+                try:
+                    self._captured = capture(self._table, self._bound)
+                except StepFailed as failure:
+                    raise self._explained(failure) from failure.__cause__
+                finally:
+                    for tensor, value in saved:
+                        tensor.copy_(value)
             self._blocks = self._captured.blocks
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import dlpack
 
 from pteron.executor.evalue import ValueTable
 from pteron.format.schema import Tensor, TensorShapeDynamism
@@ -59,7 +60,8 @@ class Outputs:
     def _refiller(self, index: int, slot: torch.Tensor) -> Callable[[], None]:
         value = self._table.plan.values[index]
         device = self._table.devices[index]
-        assert isinstance(value, Tensor) and device is not None
+        assert isinstance(value, Tensor)
+        assert device is not None
 
         def refill() -> None:
             allocator = find_device_allocator(device.type)
@@ -99,6 +101,6 @@ def borrowed(value: torch.Tensor) -> torch.Tensor:
     if not value.is_inference():
         return value.detach()
     try:
-        return torch.from_dlpack(value)
+        return dlpack.from_dlpack(value)
     except (RuntimeError, BufferError, TypeError):  # an element type that DLPack does not know
         return value.detach()

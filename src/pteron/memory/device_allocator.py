@@ -13,6 +13,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,9 +40,7 @@ class DeviceAllocator(ABC):
     def allocate(self, nbytes: int, device: torch.device) -> torch.Tensor:
         """Return an arena of ``nbytes`` bytes, or raise MemoryAllocationFailedError."""
 
-    def empty(
-        self, sizes: Sequence[int], dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
+    def empty(self, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return an uninitialised tensor that is nobody's planned memory, such as an output."""
         return torch.empty(tuple(sizes), dtype=dtype, device=device)
 
@@ -61,7 +60,7 @@ class DeviceAllocator(ABC):
         """Wait until the copies to the host that were begun are done."""
 
     def allocate_pinned(self, nbytes: int) -> torch.Tensor | None:
-        """Return a host arena that this device copies from and to fastest, or None if any will do."""
+        """Return a host arena that copies to and from this device are fastest with, if any is."""
         return None
 
 
@@ -178,7 +177,7 @@ def _runtime_library() -> Any:
     global _cudart
     with _cudart_lock:
         if _cudart is None:
-            torch.cuda.init()
+            torch.cuda.init()  # type: ignore[no-untyped-call]
             path = _loaded_library("libcudart.so")
             _cudart = ctypes.CDLL(path)
             _cudart.cudaMalloc.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t]
@@ -187,7 +186,7 @@ def _runtime_library() -> Any:
 
 
 def _loaded_library(prefix: str) -> str:
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
             path = line.rstrip("\n").partition("/")[2]
             if path.rpartition("/")[2].startswith(prefix):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.utils import dlpack
 
 from pteron.format.schema import Tensor
 from pteron.program.memory_plan import PlannedSlot
@@ -35,7 +36,7 @@ def fixed_slot(arena: torch.Tensor, offset: int, nbytes: int) -> torch.Tensor:
     its neighbour in silence. A tensor imported through DLPack has a storage of its own, of just
     these bytes, that torch will not resize (DESIGN, P8). Views and keeps alive the arena.
     """
-    return torch.from_dlpack(arena[offset : offset + nbytes])
+    return dlpack.from_dlpack(arena[offset : offset + nbytes])
 
 
 def typed(flat: torch.Tensor, tensor: Tensor) -> torch.Tensor:

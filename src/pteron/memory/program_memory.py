@@ -298,8 +298,8 @@ def require_allocator(device: torch.device, what: str) -> DeviceAllocator:
     if not allocator.is_available(device):
         raise NotFoundError(
             f"{what}: this machine has no {device}",
-            hint='other methods of the file still run; device_map={"%s": "cpu"} moves a method '
-            "that has no delegate for that device to the host" % device.type,
+            hint="other methods of the file still run; "
+            f'device_map={{"{device.type}": "cpu"}} moves a method without delegates to the host',
         )
     return allocator
 

@@ -185,18 +185,18 @@ def _overlapping(plan: ExecutionPlan, values: set[int], others: set[int]) -> set
                 (place.memory_offset, place.memory_offset + value.nbytes)
             )
     merged = {buffer: _merged(found) for buffer, found in spans.items()}
-    found = set()
+    overlapping = set()
     for index in values:
         value = plan.values[index]
         assert isinstance(value, Tensor)
-        place = value.allocation_info
-        if place is None or place.memory_id not in merged:
+        slot = value.allocation_info
+        if slot is None or slot.memory_id not in merged:
             continue
-        begins, ends = merged[place.memory_id]
-        at = bisect_right(begins, place.memory_offset + value.nbytes - 1) - 1
-        if value.nbytes and at >= 0 and ends[at] > place.memory_offset:
-            found.add(index)
-    return found
+        begins, ends = merged[slot.memory_id]
+        at = bisect_right(begins, slot.memory_offset + value.nbytes - 1) - 1
+        if value.nbytes and at >= 0 and ends[at] > slot.memory_offset:
+            overlapping.add(index)
+    return overlapping
 
 
 def _merged(spans: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
@@ -215,7 +215,7 @@ def _merged(spans: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
 def _delegate_state(
     plan: ExecutionPlan, call: DelegateCall, candidates: set[int], known: set[int]
 ) -> set[int]:
-    """Return arguments that must be inputs (one that is known follows) though nothing wrote them."""
+    """Return arguments that nothing wrote but that must be inputs: one that is known follows."""
     last_input = -1
     for position, index in enumerate(call.args):
         value = plan.values[index]

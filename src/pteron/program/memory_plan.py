@@ -149,9 +149,7 @@ class MemoryPlan:
         for index in (*plan.outputs, *self.state):
             first.setdefault(index, end)
             last[index] = end
-        return {
-            index: Lifetime(first.get(index, end), last.get(index, end)) for index in slots
-        }
+        return {index: Lifetime(first.get(index, end), last.get(index, end)) for index in slots}
 
     def peak_bytes(self, buffer: int) -> int:
         """Return the largest number of bytes of a buffer that are in use at one instruction."""
