@@ -116,7 +116,7 @@ class CudaDelegate(DelegateHandle):
         self._where = where
         self._code = code
         self._lock = threading.Lock()
-        self._expected = tuple(arg for arg in context.args)
+        self._expected = tuple(context.args)
         self._constants = Constants()
         self._weights = _FlatWeights.of(context, delegate)
         self._container: Container | None = None
@@ -157,17 +157,21 @@ class CudaDelegate(DelegateHandle):
                 f"{self._where}: {len(args)} arguments for compiled code of "
                 f"{container.num_inputs} inputs and {container.num_outputs} outputs"
             )
-        sinks = tuple(
-            _sink(output, arg, f"{self._where}: output {index}", self._is_own_memory)
-            for index, (output, arg) in enumerate(
-                zip(outputs, self._expected_outputs(container), strict=True)
-            )
-        )
+        expected = self._expected or (None,) * len(args)
         checks = tuple(
             _fixed
             if _is_fixed(tensor)
-            else _Dense(arg, f"{self._where}: input {index}", self.device)
-            for index, (tensor, arg) in enumerate(zip(inputs, self._expected, strict=False))
+            else _Dense(expected[index], f"{self._where}: input {index}", self.device)
+            for index, tensor in enumerate(inputs)
+        )
+        sinks = tuple(
+            _sink(
+                output,
+                expected[container.num_inputs + index],
+                f"{self._where}: output {index}",
+                self._is_own_memory,
+            )
+            for index, output in enumerate(outputs)
         )
         device, lock = self.device, self._lock
         raw_stream = current_raw_stream(device)
@@ -247,9 +251,6 @@ class CudaDelegate(DelegateHandle):
                 f"compiled code has {container.num_inputs} inputs and "
                 f"{container.num_outputs} outputs"
             )
-
-    def _expected_outputs(self, container: Container) -> tuple[Any, ...]:
-        return self._expected[container.num_inputs :] or (None,) * container.num_outputs
 
     def _tensors(self, args: Sequence[Any], first: int) -> tuple[torch.Tensor, ...]:
         import torch
@@ -448,11 +449,8 @@ def _has_order(tensor: torch.Tensor, order: tuple[int, ...]) -> bool:
 
 def _resize(tensor: torch.Tensor, shape: torch.Size, order: tuple[int, ...]) -> None:
     """Give a tensor another shape, keeping its dim order; a slot that is too small refuses."""
-    import torch
+    from pteron.memory.hierarchical_allocator import dense_strides
 
-    if order == (0, 2, 3, 1):
-        tensor.resize_(shape, memory_format=torch.channels_last)
-    elif order == (0, 2, 3, 4, 1):
-        tensor.resize_(shape, memory_format=torch.channels_last_3d)
-    else:
-        tensor.resize_(shape)
+    tensor.resize_(shape)
+    if order:
+        tensor.as_strided_(shape, dense_strides(shape, order))

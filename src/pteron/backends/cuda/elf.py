@@ -231,11 +231,11 @@ class _Reader:
         table = offset + 16 + bloom * 8
         if table + buckets * 4 > self.data.nbytes:
             raise self.fail(f"{buckets:,} hash buckets do not fit into the object", table)
-        last: int = max(
-            (v for (v,) in _U32.iter_unpack(self.data[table : table + buckets * 4])), default=0
+        last = max(
+            (int(v) for (v,) in _U32.iter_unpack(self.data[table : table + buckets * 4])), default=0
         )
         if last < first:
-            return first
+            return int(first)
         chains = table + buckets * 4
         while last - first < MAX_SYMBOLS:
             if self.u32(chains + (last - first) * 4, "a hash chain") & 1:
