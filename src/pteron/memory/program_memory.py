@@ -113,10 +113,17 @@ class ProgramMemory:
         A failure leaves nothing behind and disturbs no method that is loaded.
         """
         with self._load_lock:
-            return self._allocate(name, private)
+            before = dict(self._scratch), dict(self._state_arenas)
+            try:
+                return self._allocate(name, private)
+            except BaseException:
+                self._scratch, self._state_arenas = before
+                raise
 
     def _allocate(self, name: str, private: bool) -> MethodMemory:
         plan = self._plans[name]
+        for buffer in plan.buffers:  # a device that is not there is found before anything is made
+            require_allocator(self.device(buffer), _described(name, buffer, self.device(buffer)))
         host = self.is_host_method(name)
         pinning = None if host else self._pinning_allocator(plan)
         arenas: dict[int, Arena] = {}
@@ -208,7 +215,7 @@ class ProgramMemory:
         *,
         shared: bool = False,
     ) -> Arena:
-        what = f"method {method!r}: planned buffer {buffer.index} ({nbytes:,} bytes on {device})"
+        what = _described(method, buffer, device, nbytes)
         allocator = require_allocator(device, what)
         try:
             if device.type == "cpu" and pinning is not None:
@@ -302,6 +309,14 @@ def require_allocator(device: torch.device, what: str) -> DeviceAllocator:
             f'device_map={{"{device.type}": "cpu"}} moves a method without delegates to the host',
         )
     return allocator
+
+
+def _described(
+    method: str, buffer: PlannedBuffer, device: torch.device, nbytes: int | None = None
+) -> str:
+    """Return the words that name a buffer in an error; ``nbytes`` if not those of its plan."""
+    nbytes = buffer.nbytes if nbytes is None else nbytes
+    return f"method {method!r}: planned buffer {buffer.index} ({nbytes:,} bytes on {device})"
 
 
 def _state_names(plan: MemoryPlan) -> dict[int, str]:
