@@ -9,6 +9,7 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,15 @@ from torch import nn
 from support.exporting import exported_once
 
 SCRIPT = """
-import sys, warnings
+import sys
 import torch
 from pteron import Runtime
-for folder in sys.argv[1:]:
+results = {}
+for folder in sys.argv[2:]:
     inputs, expected = torch.load(f"{folder}/io.pt", weights_only=True)
     program = Runtime.get().load_program(f"{folder}/program.pte")
-    (result,) = program.load_method("forward").execute(inputs)
-    torch.save(result, f"{folder}/result.pt")
+    (results[folder],) = program.load_method("forward").execute(inputs)
+torch.save(results, sys.argv[1])
 assert not any(name.split(".")[0] in ("executorch", "torchao") for name in sys.modules)
 """
 
@@ -146,13 +148,26 @@ def files() -> dict[str, Path]:
     }
 
 
+@dataclass(frozen=True)
+class Run:
+    """What pteron made of one exported model."""
+
+    folder: Path
+    result: torch.Tensor
+
+    def io(self) -> tuple[list[torch.Tensor], torch.Tensor]:
+        inputs, right = torch.load(self.folder / "io.pt", weights_only=True)
+        return inputs, right
+
+
 @pytest.fixture(scope="module")
-def exported() -> dict[str, Path]:
-    """Export all models, run them all in one other process, and return their folders."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Export all models and run them all in one other process."""
     torch.manual_seed(0)
     folders = files()
+    results = tmp_path_factory.mktemp("quantized") / "results.pt"
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *map(str, folders.values())],
+        [sys.executable, "-c", SCRIPT, str(results), *map(str, folders.values())],
         env={"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -160,7 +175,8 @@ def exported() -> dict[str, Path]:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    return folders
+    found = torch.load(results, weights_only=True)
+    return {name: Run(folder, found[str(folder)]) for name, folder in folders.items()}
 
 
 @pytest.mark.parametrize(
@@ -168,10 +184,9 @@ def exported() -> dict[str, Path]:
     [*(f"{name}-static" for name in STATIC), "linear_relu-dynamic", "embedding-torchao"],
 )
 def test_quantized_model_without_delegate_agrees_with_eager(
-    name: str, exported: dict[str, Path]
+    name: str, runs: dict[str, Run]
 ) -> None:
-    _, right = torch.load(exported[name] / "io.pt", weights_only=True)
-    result = torch.load(exported[name] / "result.pt", weights_only=True)
+    result, (_, right) = runs[name].result, runs[name].io()
     assert result.shape == right.shape
     step = float((right.max() - right.min()) / 255)
     worst = float((result - right).abs().max())
@@ -181,15 +196,14 @@ def test_quantized_model_without_delegate_agrees_with_eager(
 
 @pytest.mark.parametrize("name", [f"{name}-static" for name in STATIC])
 def test_quantized_model_without_delegate_agrees_with_the_wheel(
-    name: str, exported: dict[str, Path]
+    name: str, runs: dict[str, Run]
 ) -> None:
     import executorch.kernels.quantized  # noqa: F401
     from executorch.runtime import Runtime
 
-    inputs, _ = torch.load(exported[name] / "io.pt", weights_only=True)
-    method = Runtime.get().load_program(exported[name] / "program.pte").load_method("forward")
+    run = runs[name]
+    method = Runtime.get().load_program(run.folder / "program.pte").load_method("forward")
     assert method is not None
-    (theirs,) = method.execute(inputs)
-    result = torch.load(exported[name] / "result.pt", weights_only=True)
+    (theirs,) = method.execute(run.io()[0])
     step = float((theirs.max() - theirs.min()) / 255)
-    assert float((result - theirs).abs().max()) <= 1.01 * step
+    assert float((run.result - theirs).abs().max()) <= 1.01 * step
