@@ -63,6 +63,12 @@ def initial_problem(pte: PteFile, tensor: Tensor) -> str | None:
     return _subsegment_problem(pte, segments[number], tensor, "initial value")
 
 
+def initial_is_missing(pte: PteFile, tensor: Tensor) -> bool:
+    """Return whether the file has no initial value with the tensor's number."""
+    segments, number = pte.program.mutable_data_segments, _mutable_index(tensor)
+    return number >= len(segments) or tensor.data_buffer_idx >= len(segments[number].offsets)
+
+
 def _mutable_index(tensor: Tensor) -> int:
     info = tensor.extra_tensor_info
     return info.mutable_data_segments_idx if info is not None else 0

@@ -10,7 +10,7 @@ none of them is reported:
 * ``et_view``, operators without effect (``_cat_nop``, ``_slice_copy_nop``), in-place operators: the
   result lies in the memory of an argument;
 * a view of planned memory that the emitter left out: a value that is read but never written, at
-  the place of another one;
+  the place of another one; a view of state;
 * an instruction that writes its result over an argument that nobody reads afterwards;
 * a delegate whose output lies exactly where one of its inputs is.
 """
@@ -161,9 +161,15 @@ class _Uses:
             self.written[index] = True
         for index in self._expand(plan.outputs):
             first[index], last[index] = min(first[index], end), end
+        known: dict[tuple[int, int], int] = {}
         for index in self._state():
             first[index], last[index] = -1, end
             self.written[index] = True
+            value = plan.values[index]
+            place = value.allocation_info if isinstance(value, Tensor) else None
+            if place is not None:  # a view of state is state too, with the same name
+                base = known.setdefault((place.memory_id, place.memory_offset), index)
+                self._join_if_nested(base, index)
 
     def _state(self) -> tuple[int, ...]:
         """Return the values that live from call to call."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import prod
 from pathlib import Path
+from typing import NoReturn
 
 from pteron import limits
 from pteron.errors import InvalidExternalDataError, InvalidProgramError
@@ -22,14 +23,35 @@ from pteron.program.disasm import format_window
 from pteron.program.verify_plan import verify_plan
 from pteron.program.violations import EnoughError, Findings, Violation
 
-__all__ = ["Violation", "find_ptd_violations", "find_violations", "verify_program", "verify_ptd"]
+__all__ = [
+    "Violation",
+    "find_ptd_violations",
+    "find_violations",
+    "verify_method",
+    "verify_program",
+    "verify_ptd",
+]
 
 
 def verify_program(pte: PteFile) -> None:
-    """Raise InvalidProgramError with everything that is wrong with a program."""
+    """Raise InvalidProgramError with everything that is wrong with a program.
+
+    Violations that keep a single method from being loaded, and nothing else, are left to
+    :func:`verify_method`, unless there are others.
+    """
     found = find_violations(pte)
-    if not found:
-        return
+    if any(violation.blocks for violation in found):
+        _raise(pte, found)
+
+
+def verify_method(pte: PteFile, plan: ExecutionPlan) -> None:
+    """Raise InvalidProgramError with what keeps one method of a verified program from loading."""
+    found = _collect(lambda findings: verify_plan(pte, plan, findings))
+    if found:
+        _raise(pte, found)
+
+
+def _raise(pte: PteFile, found: tuple[Violation, ...]) -> NoReturn:
     error = InvalidProgramError(_summary(pte.source.name, found), violations=tuple(map(str, found)))
     for line in _window_of_first(pte, found):
         error.add_context(line)

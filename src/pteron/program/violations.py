@@ -13,12 +13,14 @@ class Violation:
 
     ``where`` names the part of the file, as in ``method 'forward', instruction 3 (move %0 -> %1)``.
     ``method`` and ``instruction`` are given where there is one, for those who want to look.
+    ``blocks`` is False if only ``method`` cannot be loaded, and the rest of the program can.
     """
 
     where: str
     message: str
     method: str | None = None
     instruction: int | None = None
+    blocks: bool = True
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
@@ -41,8 +43,9 @@ class Findings:
         *,
         method: str | None = None,
         instruction: int | None = None,
+        blocks: bool = True,
     ) -> None:
         """Add one violation."""
-        self.found.append(Violation(where, message, method, instruction))
+        self.found.append(Violation(where, message, method, instruction, blocks))
         if len(self.found) >= MAX_VIOLATIONS_REPORTED:
             raise EnoughError
