@@ -1,0 +1,178 @@
+"""Small programs for contracts and cases, exported once.
+
+    class Doubled(nn.Module): ...
+
+    @kept(uses=(Doubled,))
+    def doubled() -> Files:
+        return export(Doubled(), (torch.ones(3),))
+
+    doubled().pte        # a path
+
+A program is exported when a test first asks for it, and kept in a folder that test processes
+share, under a name that changes with the text that makes it. Those that are in
+``tests/fixtures/programs.tar.xz`` are taken from there, so that a fresh clone need not export
+them; ``python -m support.programs`` (in ``tests``) writes that file anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+import os
+import shutil
+import tarfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from torch import nn
+
+TESTS = Path(__file__).parents[1]
+PACK = TESTS / "fixtures" / "programs.tar.xz"
+FOLDER = Path(os.environ.get("PTERON_EXPORT_CACHE", TESTS.parent / ".export_cache")) / "kept"
+PROGRAM = "program.pte"
+
+Files = dict[str, bytes]
+"""What an export gives: ``program.pte``, and data files by name."""
+
+KEPT: dict[str, Callable[[], Kept]] = {}
+"""Every kept program of the test files that were imported, by name."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A program on disk, and the data files beside it."""
+
+    pte: Path
+    data: tuple[Path, ...] = ()
+
+    def bytes(self) -> bytes:
+        """Return the program's bytes."""
+        return self.pte.read_bytes()
+
+
+def kept(*, uses: Sequence[Any] = ()) -> Callable[[Callable[[], Files]], Callable[[], Kept]]:
+    """Keep what a function exports. ``uses`` are the models and helpers that it is made of."""
+
+    def decorate(make: Callable[[], Files]) -> Callable[[], Kept]:
+        @cache
+        @wraps(make)
+        def get() -> Kept:
+            return _unpacked(f"{make.__name__}-{_digest(make, uses)}", make)
+
+        KEPT[f"{make.__module__}.{make.__name__}"] = get
+        return get
+
+    return decorate
+
+
+def _digest(make: Callable[[], Files], uses: Sequence[Any]) -> str:
+    sources = (make, export, *uses)
+    text = "\n".join(inspect.getsource(inspect.unwrap(source)) for source in sources)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _unpacked(name: str, make: Callable[[], Files]) -> Kept:
+    folder = FOLDER / name
+    if not folder.is_dir():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        with FileLock(str(folder) + ".lock"):
+            if not folder.is_dir():
+                files = _pack().get(name) or make()
+                part = folder.with_name(folder.name + ".part")
+                shutil.rmtree(part, ignore_errors=True)
+                part.mkdir()
+                for file, data in files.items():
+                    (part / file).write_bytes(data)
+                part.rename(folder)
+    return Kept(folder / PROGRAM, tuple(sorted(folder.glob("*.ptd"))))
+
+
+@cache
+def _pack() -> dict[str, Files]:
+    programs: dict[str, Files] = {}
+    if PACK.is_file():
+        with tarfile.open(PACK) as pack:
+            for member in pack.getmembers():
+                name, _, file = member.name.partition("/")
+                content = pack.extractfile(member)
+                assert content is not None
+                programs.setdefault(name, {})[file] = content.read()
+    return programs
+
+
+def export(
+    methods: nn.Module | Mapping[str, nn.Module],
+    args: tuple[Any, ...] | Mapping[str, tuple[Any, ...]],
+    *,
+    kwargs: dict[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    partitioner: Any = (),
+    constant_methods: dict[str, Any] | None = None,
+    check_operators: bool = False,
+    **config: Any,
+) -> Files:
+    """Export modules as one program; ``config`` is that of ``ExecutorchBackendConfig``."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        from executorch.exir import (
+            EdgeCompileConfig,
+            ExecutorchBackendConfig,
+            to_edge_transform_and_lower,
+        )
+
+        modules = {"forward": methods} if isinstance(methods, nn.Module) else methods
+        examples = args if isinstance(args, Mapping) else dict.fromkeys(modules, args)
+        programs = {
+            name: torch.export.export(
+                module.eval(),
+                examples[name],
+                kwargs,
+                dynamic_shapes=dynamic_shapes[name]
+                if isinstance(dynamic_shapes, dict) and name in dynamic_shapes
+                else dynamic_shapes,
+            )
+            for name, module in modules.items()
+        }
+        lowered = to_edge_transform_and_lower(
+            programs,
+            partitioner=partitioner if isinstance(partitioner, dict) else list(partitioner),
+            constant_methods=constant_methods,
+            compile_config=EdgeCompileConfig(_check_ir_validity=check_operators),
+        ).to_executorch(ExecutorchBackendConfig(**config))
+        files = {PROGRAM: bytes(lowered.buffer)}
+        for name, data in lowered._tensor_data.items():
+            files[f"{name}.ptd"] = bytes(data)
+        return files
+
+
+def edited(files: Files, change: Callable[[Any], None]) -> Files:
+    """Return a program with its tables changed (``executorch.exir.schema``)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from executorch.exir._serialize import _program
+
+        file = _program.deserialize_pte_binary(files[PROGRAM])
+        change(file.program)
+        return {**files, PROGRAM: bytes(_program.serialize_pte_binary(file))}
+
+
+def write_pack(programs: Mapping[str, Callable[[], Kept]]) -> int:
+    """Write the kept programs into the file that a clone brings; return its bytes."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:xz", preset=9) as pack:
+        for name in sorted(programs):
+            folder = programs[name]().pte.parent
+            for path in sorted(folder.iterdir()):
+                member = tarfile.TarInfo(f"{folder.name}/{path.name}")
+                member.size = path.stat().st_size
+                pack.addfile(member, io.BytesIO(path.read_bytes()))
+    PACK.parent.mkdir(parents=True, exist_ok=True)
+    PACK.write_bytes(buffer.getvalue())
+    return len(buffer.getvalue())
