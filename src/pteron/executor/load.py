@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,8 @@ from pteron.program.constants import constant_bytes, initial_bytes
 from pteron.program.data_map import NamedDataMap
 from pteron.program.memory_plan import MemoryPlan
 from pteron.program.method_meta import MethodMeta
+
+logger = logging.getLogger("pteron")
 
 TARGET_DEVICE = "target_device"
 """The compile spec that names a delegate's device (``exir/passes/propagate_device_pass.py``)."""
@@ -74,6 +77,7 @@ def load_method(
     delegates: dict[int, DelegateHandle] = {}
     try:
         _check_backends(context, plan)
+        _log_stray_tags(plan)
         memory = context.memory.allocate(plan.name, private=private)
         with torch.inference_mode():
             table = ValueBuilder(
@@ -109,6 +113,33 @@ def _check_backends(context: LoadContext, plan: ExecutionPlan) -> None:
     for backend_id, count in calls.items():
         what = f"method {plan.name!r} ({count} delegate call{'s' if count > 1 else ''})"
         context.backends.require(backend_id, what)
+
+
+def _log_stray_tags(plan: ExecutionPlan) -> None:
+    """Log once if tensors are tagged for a device and lie in buffers that are on the host.
+
+    Older exporters tag tensors alone. The buffer decides (DESIGN, P1).
+    """
+    tagged = {entry.buffer_idx for entry in plan.non_const_buffer_device}
+    stray = [
+        (index, value.device, value.allocation_info.memory_id)
+        for index, value in enumerate(plan.values)
+        if isinstance(value, Tensor)
+        and value.allocation_info is not None
+        and not value.device.is_host
+        and value.allocation_info.memory_id not in tagged
+    ]
+    if stray:
+        index, device, buffer = stray[0]
+        logger.info(
+            "method %r: %d tensor(s) are tagged for a device, but their buffers are on the host, "
+            "where they stay (the first: value %d, tagged %s, in buffer %d)",
+            plan.name,
+            len(stray),
+            index,
+            device,
+            buffer,
+        )
 
 
 def _initialise_state(context: LoadContext, table: ValueTable) -> None:
