@@ -69,7 +69,8 @@ class CudaBackend(Backend):
             raise NotSupportedError(
                 f"{where} carries native code (sha256 {delegate.digest}), "
                 "which this process does not allow",
-                hint='load the program with native_code="allow" if you trust the file',
+                hint='load the program with native_code="allow", and without '
+                "PTERON_NATIVE_CODE=refuse, if you trust the file",
             )
         self._check_device(context, delegate, where)
         from pteron.backends.cuda.shared_object import load_shared_object
