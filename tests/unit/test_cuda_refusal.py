@@ -79,7 +79,7 @@ def test_a_device_method_is_refused_by_name(
     assert f"planned buffer {buffer}" in text
     assert f"{nbytes:,} bytes" in text
     assert f"has no {MISSING}" in text
-    assert error.code == 0x20
+    assert caught.value.code == 0x20
 
 
 def test_a_method_that_takes_gpu_tensors_is_refused_by_name() -> None:
