@@ -10,6 +10,7 @@ from functools import cached_property
 
 from pteron.format.schema import HOST, Device, ExecutionPlan, Tensor
 from pteron.program.dataflow import Unwritten, access, unwritten_values
+from pteron.program.memory_use import bytes_in_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +154,4 @@ class MemoryPlan:
 
     def peak_bytes(self, buffer: int) -> int:
         """Return the largest number of bytes of a buffer that are in use at one instruction."""
-        events: list[tuple[int, int]] = []
-        for index, slot in self.slots.items():
-            if slot.buffer == buffer:
-                life = self.lifetimes[index]
-                events += [(life.first, slot.nbytes), (life.last + 1, -slot.nbytes)]
-        peak = now = 0
-        for _, change in sorted(events):
-            now += change
-            peak = max(peak, now)
-        return peak
+        return max(bytes_in_use(self, buffer))

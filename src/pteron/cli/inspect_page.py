@@ -1,0 +1,306 @@
+"""What ``pteron inspect`` shows, from what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from pteron.cli.inspect_facts import (
+    Constant,
+    DataFile,
+    Delegate,
+    FileFacts,
+    Method,
+    NamedBlob,
+    Program,
+    Spec,
+    State,
+)
+from pteron.cli.native_code import NativeCode
+from pteron.cli.page import Page, count, size
+from pteron.cli.value_facts import Value
+
+_T = TypeVar("_T")
+
+
+def page_of_program(program: Program, *, top: int) -> Page:
+    """Return what ``pteron inspect`` shows of a program; lists are cut at ``top`` entries."""
+    page = Page()
+    _show_file(page, program["file"], "ExecuTorch program", top)
+    constants = [method for method in program["methods"] if _is_constant(method)]
+    for method in program["methods"]:
+        if method not in constants:
+            _show_method(page, method)
+    if constants:
+        page.heading(f"{count(len(constants), 'method')} that only return constants")
+        page.table(
+            ("method", "returns"),
+            [(m["name"], ", ".join(repr(v["literal"]) for v in m["outputs"])) for m in constants],
+        )
+    _show_constants(page, program["constants"], program["constant_bytes"], top)
+    _show_named_data(page, program["named_data"], program["named_data_bytes"], top)
+    _show_native_code(page, program["native_code"])
+    for data_file in program["data_files"]:
+        _show_data_file(page, data_file, top)
+    return page
+
+
+def page_of_data_file(data_file: DataFile, *, top: int) -> Page:
+    """Return what ``pteron inspect`` shows of a data file."""
+    page = Page()
+    _show_data_file(page, data_file, top)
+    return page
+
+
+def _is_constant(method: Method) -> bool:
+    """Whether a method takes nothing, does nothing and returns numbers and strings."""
+    return (
+        not method["num_instructions"]
+        and not method["inputs"]
+        and all(value["kind"] in ("int", "float", "bool", "str") for value in method["outputs"])
+    )
+
+
+def _show_data_file(page: Page, data_file: DataFile, top: int) -> None:
+    _show_file(page, data_file["file"], "data file", top)
+    _show_named_data(page, data_file["named_data"], data_file["named_data_bytes"], top)
+    if data_file["native_code"]:
+        _show_native_code(page, data_file["native_code"])
+
+
+def _show_file(page: Page, file: FileFacts, what: str, top: int) -> None:
+    page.heading(f"{file['path']}: {what}, {size(file['size_bytes'])}")
+    page.line(
+        f"  identifier {file['identifier']}, schema version {file['schema_version']}, flatbuffer "
+        f"{size(file['flatbuffer_bytes'])}, {'with' if file['header'] else 'no'} header"
+    )
+    segments = [segment for segment in file["segments"] if segment["size_bytes"]]
+    page.table(
+        ("segment", "offset", "bytes", "holds"),
+        [
+            (
+                str(s["index"]),
+                f"{s['offset']:#x}",
+                f"{s['size_bytes']:,}",
+                ", ".join(s["holds"]) or "?",
+            )
+            for s in _cut(segments, top)
+        ],
+        right=(0, 1, 2),
+    )
+    _show_left_out(page, len(segments), top)
+
+
+def _show_method(page: Page, method: Method) -> None:
+    page.heading(
+        f"method {method['name']}: {count(method['num_instructions'], 'instruction')}, "
+        f"{count(method['num_values'], 'value')}"
+    )
+    _show_values(page, method["inputs"], method["outputs"])
+    calls = [(operator["name"], f"{operator['calls']:,}") for operator in method["operators"]]
+    calls += [(f"({kind})", f"{n:,}") for kind, n in method["other_instructions"].items() if n]
+    page.table(("operator", "calls"), calls, right=(1,))
+    _show_delegates(page, method["delegates"])
+    page.table(
+        ("planned buffer", "device", "bytes", ""),
+        [
+            (
+                str(b["index"]),
+                b["device"],
+                f"{b['size_bytes']:,}",
+                "holds state" if b["holds_state"] else "",
+            )
+            for b in method["planned_buffers"]
+        ],
+        right=(0, 2),
+    )
+    if len(method["planned_buffers"]) > 1:
+        total = ", ".join(f"{size(n)} on {device}" for device, n in method["planned_bytes"].items())
+        page.line(f"  planned in all: {total}")
+    _show_state(page, method["state"])
+    if method["instructions"] is not None:
+        page.table(("", "instruction"), _numbered(method["instructions"]), right=(0,))
+    if method["values"] is not None:
+        page.table(("value",), [(text,) for text in method["values"]])
+
+
+def _numbered(texts: Sequence[str]) -> list[tuple[str, str]]:
+    return [(str(number), text) for number, text in enumerate(texts)]
+
+
+def _show_values(page: Page, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
+    page.table(
+        ("", "name", "what", "where"),
+        [
+            (f"{what} {value['position']}", value["name"] or "", value_text(value), _where(value))
+            for what, values in (("input", inputs), ("output", outputs))
+            for value in values
+        ],
+    )
+
+
+def value_text(value: Value) -> str:
+    """Return ``float32[1, 3]``, or the kind and the number of a value that is no tensor."""
+    if value["kind"] != "tensor":
+        return (
+            value["kind"] if value["literal"] is None else f"{value['kind']} {value['literal']!r}"
+        )
+    return tensor_text(
+        value["dtype"], value["sizes"], value["dim_order"], dynamic=bool(value["dynamic"])
+    )
+
+
+def _where(value: Value) -> str:
+    if value["kind"] != "tensor":
+        return ""
+    device = str(value["device"])
+    if value["planned"]:
+        return device
+    return "unplanned" if device == "cpu" else f"unplanned, {device}"
+
+
+def tensor_text(
+    dtype: str | None,
+    sizes: Sequence[int] | None,
+    dim_order: Sequence[int] | None = None,
+    *,
+    dynamic: bool = False,
+) -> str:
+    """Return ``float32[<=8, 3]``, with the dim order if it is not the usual one."""
+    if dtype is None or sizes is None:
+        return "bytes"
+    bound = "<=" if dynamic else ""
+    text = f"{dtype}[{', '.join(f'{bound}{size}' for size in sizes)}]"
+    if dim_order is not None and list(dim_order) != list(range(len(sizes))):
+        text += f" order {list(dim_order)}"
+    return text
+
+
+def _show_delegates(page: Page, delegates: Sequence[Delegate]) -> None:
+    page.table(
+        ("delegate", "id", "calls", "blob bytes", "compile specs"),
+        [
+            (
+                str(d["index"]),
+                d["id"],
+                str(d["calls"]),
+                f"{d['blob_bytes']:,}",
+                ", ".join(map(_spec_text, d["compile_specs"])),
+            )
+            for d in delegates
+        ],
+        right=(0, 2, 3),
+    )
+
+
+def _spec_text(spec: Spec) -> str:
+    return f"{spec['key']}={spec['text'] if spec['text'] is not None else '0x' + spec['hex']}"
+
+
+_INITIAL: Final = {"zero": "zero", "file": "in the program", "external": "in a data file"}
+
+
+def _show_state(page: Page, state: Sequence[State]) -> None:
+    page.table(
+        ("state", "tensor", "bytes", "starts as", "place"),
+        [
+            (
+                s["name"] or f"value_{s['value']}",
+                tensor_text(s["dtype"], s["sizes"]),
+                f"{s['size_bytes']:,}",
+                _INITIAL[s["initial"]],
+                "unplanned" if s["buffer"] is None else f"buffer {s['buffer']} + {s['offset']}",
+            )
+            for s in state
+        ],
+        right=(2,),
+    )
+
+
+def _show_constants(page: Page, constants: Sequence[Constant], total: int, top: int) -> None:
+    if not constants:
+        return
+    page.heading(f"weights: {count(len(constants), 'constant tensor')}, {size(total)}")
+    page.table(
+        ("bytes", "tensor", "name", "place", "methods"),
+        [
+            (
+                f"{c['size_bytes']:,}",
+                tensor_text(c["dtype"], c["sizes"]),
+                c["name"] or "",
+                _constant_place(c),
+                ", ".join(c["methods"]),
+            )
+            for c in _cut(constants, top)
+        ],
+        right=(0,),
+    )
+    _show_left_out(page, len(constants), top)
+    missing = sum(constant["file"] is None for constant in constants)
+    if missing:
+        page.line(f"  {missing:,} of them are in a .ptd file that was not given (--data)")
+
+
+def _constant_place(constant: Constant) -> str:
+    if constant["place"] == "external":
+        return constant["file"] or "external, not given"
+    return f"{constant['place']} entry {constant['index']}"
+
+
+def _show_named_data(page: Page, blobs: Sequence[NamedBlob], total: int, top: int) -> None:
+    if not blobs:
+        return
+    page.heading(f"named data: {count(len(blobs), 'blob')}, {size(total)}")
+    largest = sorted(blobs, key=lambda blob: -blob["size_bytes"])
+    page.table(
+        ("bytes", "what", "key"),
+        [
+            (f"{b['size_bytes']:,}", tensor_text(b["dtype"], b["sizes"], b["dim_order"]), b["key"])
+            for b in _cut(largest, top)
+        ],
+        right=(0,),
+    )
+    _show_left_out(page, len(blobs), top)
+
+
+def _show_native_code(page: Page, codes: Sequence[NativeCode]) -> None:
+    if not codes:
+        page.heading("native code: none")
+        return
+    page.heading(
+        f"native code: {count(len(codes), 'piece')}; running the program runs it in the process "
+        "that asks (--native-code refuse keeps it from doing so)"
+    )
+    for code in codes:
+        for name, text in _native_code_lines(code):
+            page.line(f"  {name:<11}{text}")
+        if code is not codes[-1]:
+            page.line()
+
+
+def _native_code_lines(code: NativeCode) -> list[tuple[str, str]]:
+    lines = [("in", f"{code['place']} of {code['file']}")]
+    if code["problem"] is not None:
+        lines.append(("problem", code["problem"]))
+    else:
+        machine = f" for {code['machine']}" if code["machine"] else ""
+        lines.append(("is", f"{code['kind']}{machine}, {size(code['size_bytes'])}"))
+        lines.append(("sha256", str(code["sha256"])))
+    if code["used_by"]:
+        lines.append(("used by", "; ".join(code["used_by"])))
+    if code["cuda"] is not None:
+        cuda = code["cuda"]
+        kernels = count(len(cuda["kernels"]), "kernel")
+        lines.append(("GPU", f"{', '.join(cuda['gpu_architectures']) or 'none'}; {kernels}"))
+        lines.append(("libraries", ", ".join(cuda["libraries"])))
+        lines.append(("needs", f"{count(cuda['undefined_symbols'], 'symbol')} of the process"))
+    return lines
+
+
+def _cut(items: Sequence[_T], top: int) -> Sequence[_T]:
+    return items[:top] if top > 0 else items
+
+
+def _show_left_out(page: Page, number: int, top: int) -> None:
+    if 0 < top < number:
+        page.line(f"  ... and {number - top:,} more (--top 0 lists all)")

@@ -1,0 +1,183 @@
+"""``pteron memory``: a method's memory plan as text."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from dataclasses import dataclass
+
+from pteron.cli.files import add_file, find_plan, open_program
+from pteron.cli.page import Page, count, is_unicode, show_json, size
+from pteron.devtools.memory_view import ASCII, UNICODE, draw_memory_plan, roles_of, slots_of
+from pteron.format.schema import Tensor
+from pteron.program.disasm import format_tensor
+from pteron.program.memory_plan import MemoryPlan
+from pteron.program.memory_use import bytes_in_use
+
+HELP = """\
+Draw the memory plan of a method: its buffers, the device of each, and the slots in them over the
+instructions that use them. Nothing is allocated, and no device is needed.
+
+Each line is the slot of one tensor: its value, type, first and last byte, what it is for, and the
+instructions during which it is in use. The first column is the time before the first instruction.
+"""
+
+EXAMPLES = """\
+examples:
+  pteron memory model.pte
+  pteron memory model.pte --method forward --top 0     every slot
+  pteron memory model.pte --json
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of one tensor; the instruction -1 is the time before the first."""
+
+    value: int
+    tensor: str
+    roles: tuple[str, ...]
+    offset: int
+    size_bytes: int
+    first_instruction: int
+    last_instruction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One planned buffer."""
+
+    index: int
+    device: str
+    size_bytes: int
+    peak_bytes: int
+    peak_instruction: int
+    holds_state: bool
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """The plan of one method; ``planned_bytes`` is by device."""
+
+    name: str
+    num_instructions: int
+    planned_bytes: dict[str, int]
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """The root of ``--json``."""
+
+    path: str
+    methods: tuple[Method, ...]
+    json_version: int = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    add_file(parser)
+    parser.add_argument(
+        "--method",
+        metavar="NAME",
+        help="draw this method only, such as forward (default: all that plan memory)",
+    )
+    parser.add_argument(
+        "--top",
+        metavar="N",
+        type=int,
+        default=20,
+        help="how many slots of a buffer to draw, the largest; 0 draws all (default: 20)",
+    )
+    parser.add_argument(
+        "--width",
+        metavar="N",
+        type=int,
+        help="characters in a line (default: the terminal's width, or 100 in a pipe)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="write all buffers and slots as JSON (default: text)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw the plans."""
+    pte = open_program(args.file)
+    plans = pte.program.execution_plan
+    if args.method is not None:
+        plans = (find_plan(pte, args.method),)
+    memories = [MemoryPlan(plan) for plan in plans]
+    if args.json:
+        show_json(Plans(args.file, tuple(map(_method, memories))))
+        return 0
+    page = Page()
+    width = args.width or shutil.get_terminal_size((100, 24)).columns
+    glyphs = UNICODE if is_unicode(sys.stdout) else ASCII
+    empty = 0
+    for memory in memories:
+        if not any(buffer.nbytes for buffer in memory.buffers) and args.method is None:
+            empty += 1
+            continue
+        page.heading(_title(memory))
+        chart = draw_memory_plan(memory, width=width, top=args.top, glyphs=glyphs)
+        for line in chart.splitlines():
+            page.line(line)
+    if empty:
+        page.heading(f"{count(empty, 'method')} that plan{'s' if empty == 1 else ''} no memory")
+    page.show()
+    return 0
+
+
+def _title(memory: MemoryPlan) -> str:
+    planned = " and ".join(f"{size(n)} on {device}" for device, n in _by_device(memory).items())
+    return (
+        f"method {memory.plan.name}: {count(len(memory.plan.instructions), 'instruction')}, "
+        f"{planned or 'no planned memory'}"
+    )
+
+
+def _by_device(memory: MemoryPlan) -> dict[str, int]:
+    return {
+        str(device): memory.total_bytes(device)
+        for device in dict.fromkeys(buffer.device for buffer in memory.buffers)
+    }
+
+
+def _method(memory: MemoryPlan) -> Method:
+    return Method(
+        memory.plan.name,
+        len(memory.plan.instructions),
+        _by_device(memory),
+        tuple(_buffer(memory, number) for number in range(len(memory.buffers))),
+    )
+
+
+def _buffer(memory: MemoryPlan, number: int) -> Buffer:
+    buffer = memory.buffers[number]
+    use = bytes_in_use(memory, buffer.index)
+    slots = []
+    for slot in slots_of(memory, buffer.index):
+        tensor, life = memory.plan.values[slot.value], memory.lifetimes[slot.value]
+        assert isinstance(tensor, Tensor)
+        slots.append(
+            Slot(
+                slot.value,
+                format_tensor(tensor),
+                roles_of(memory, slot.value),
+                slot.offset,
+                slot.nbytes,
+                life.first,
+                life.last,
+            )
+        )
+    return Buffer(
+        buffer.index,
+        str(buffer.device),
+        buffer.nbytes,
+        max(use),
+        use.index(max(use)) - 1,
+        buffer.index in memory.state_buffers,
+        tuple(slots),
+    )

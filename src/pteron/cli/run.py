@@ -1,0 +1,248 @@
+"""``pteron run``: a method on inputs from files."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from pteron.cli.files import add_data, add_file
+from pteron.cli.page import show_json
+from pteron.cli.progress import steps
+from pteron.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from pteron.executor.method import Method
+    from pteron.runtime import Program
+
+HELP = """\
+Run a method of a program and show its outputs.
+
+Inputs are given in the program's order (`pteron inspect` lists them), each with --input:
+  photo.png             a picture: .png .jpg .bmp .gif .webp .tif (see --image-scale)
+  x.npy, x.npz          numpy arrays; all arrays of an .npz, in order or by input name
+  x.pt                  a tensor, or a list or dict of tensors, saved by torch.save
+  x.safetensors         tensors, in order or by input name
+  x.npz:mask            one entry of a file that holds several
+  3  -0.5  true  none   a number, truth value or None
+  [1,2,3]               a small tensor, of the element type that the input has
+  hello                 a string, where the input is one
+
+A picture becomes grey or RGB as the input's channels ask, is resized to the input's height and
+width if its own differ, and its values are scaled. An input shape of 1 x C x H x W, 1 x H x W x C,
+C x H x W, H x W x C or H x W can take one, where C is 1, 3 or 4.
+"""
+
+EXAMPLES = """\
+examples:
+  pteron run digits.pte --input digits/7.png
+  pteron run model.pte --random 0 --repeat 100            how fast is it
+  pteron run model.pte --input x.npy --output y.npz
+  pteron run model.pte --input ids.pt --input '[[1,1,0]]' --method encode
+  pteron run model.pte --data weights.ptd --random 0 --device-map cpu=cuda
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    add_file(parser)
+    _add_input_arguments(parser)
+    _add_output_arguments(parser)
+    place = parser.add_argument_group("where and how it runs")
+    add_data(place)
+    place.add_argument(
+        "--method",
+        metavar="NAME",
+        help="the method to run (default: forward, or the only one)",
+    )
+    place.add_argument(
+        "--device-map",
+        metavar="FROM=TO",
+        type=device_move,
+        action="append",
+        default=[],
+        help="put what the program plans on one device on another, such as cpu=cuda or "
+        "cuda:0=cuda:1; may be given several times (default: as the program says)",
+    )
+    place.add_argument(
+        "--native-code",
+        choices=("allow", "refuse"),
+        default="allow",
+        help="whether delegates may run machine code that the file carries; `pteron inspect` "
+        "shows it (default: allow)",
+    )
+    place.add_argument(
+        "--repeat",
+        metavar="N",
+        type=positive,
+        default=1,
+        help="run N times on the same inputs and state, and show how long it takes (default: 1)",
+    )
+    place.add_argument(
+        "--verbose", action="store_true", help="show pteron's log on stderr (default: no)"
+    )
+
+
+def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("inputs")
+    group.add_argument(
+        "--input",
+        metavar="WHAT",
+        action="append",
+        default=[],
+        help="a file or a value, as above; once for each input, or a file with several",
+    )
+    group.add_argument(
+        "--random",
+        metavar="SEED",
+        type=int,
+        help="fill the inputs that are not given with random numbers, the same for the same "
+        "seed: normal floats, 8-bit integers over their range, other integers 0 or 1; dynamic "
+        "shapes at their upper bound (default: all inputs have to be given)",
+    )
+    group.add_argument(
+        "--cast",
+        action="store_true",
+        help="convert tensors to the element types that the program takes (default: refuse others)",
+    )
+    group.add_argument(
+        "--image-scale",
+        choices=("unit", "signed", "imagenet", "byte"),
+        help="the values of a picture: unit 0 to 1; signed -1 to 1; imagenet unit, less mean, by "
+        "deviation of ImageNet's channels; byte 0 to 255 (default: unit for float inputs; byte "
+        "for integer ones, less 128 for int8)",
+    )
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("outputs")
+    group.add_argument(
+        "--output",
+        metavar="PATH",
+        help="also save the outputs: .npz or .safetensors (entries output_0, output_1, ...), .pt "
+        "(a list), or .npy (of a single output) (default: only show them)",
+    )
+    group.add_argument(
+        "--top",
+        metavar="K",
+        type=int,
+        default=5,
+        help="show the K largest values of an output with the shape of scores, 1 x N; 0 shows "
+        "none (default: 5)",
+    )
+    group.add_argument(
+        "--labels",
+        metavar="PATH",
+        help="a text file with one label a line, shown beside the largest values (default: none)",
+    )
+    group.add_argument(
+        "--json", action="store_true", help="write the summary as JSON (default: text)"
+    )
+
+
+def device_move(text: str) -> tuple[str, str]:
+    """Return (from, to) of ``cpu=cuda``."""
+    source, equals, target = text.partition("=")
+    if not (source and equals and target):
+        raise argparse.ArgumentTypeError(f"{text!r} is not FROM=TO, such as cpu=cuda")
+    return source, target
+
+
+def positive(text: str) -> int:
+    """Return a number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return number
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load, run, show and save."""
+    from pteron.cli.run_inputs import collect_inputs
+    from pteron.cli.run_outputs import read_labels, save, show, summarise, writer_for
+    from pteron.cli.value_facts import describe_inputs, describe_outputs
+    from pteron.runtime import Runtime
+
+    _set_up_log(verbose=args.verbose)
+    labels = read_labels(args.labels) if args.labels is not None else None
+    if args.output is not None:
+        writer_for(args.output)
+    with Runtime.get().load_program(
+        args.file,
+        data_path=args.data,
+        device_map=dict(args.device_map),
+        native_code=args.native_code,
+    ) as program:
+        name = choose_method(program, args.method)
+        memory = program.memory_plan(name)
+        inputs = collect_inputs(
+            args.input,
+            describe_inputs(memory),
+            seed=args.random,
+            cast=args.cast,
+            image_scale=args.image_scale,
+        )
+        begin = time.perf_counter()
+        method = program.load_method(name)
+        load_ms = 1e3 * (time.perf_counter() - begin)
+        outputs, times_ms = _run(method, inputs, args.repeat)
+        summary = summarise(
+            outputs, describe_outputs(memory), top=args.top, labels=labels, method=name
+        )
+        if args.repeat > 1:
+            summary["load_ms"], summary["run_ms"] = load_ms, times_ms
+        if args.output is not None:
+            save(outputs, args.output)
+            summary["saved_as"] = args.output
+    if args.json:
+        show_json(summary)
+    else:
+        show(summary).show()
+    return 0
+
+
+def choose_method(program: Program, name: str | None) -> str:
+    """Return the method to run: the one asked for, ``forward``, or the only one."""
+    names = [plan.name for plan in program.pte.program.execution_plan]
+    if name is not None:
+        program.metadata(name)
+        return name
+    if "forward" in names or len(names) == 1:
+        return "forward" if "forward" in names else names[0]
+    raise NotFoundError(
+        f"the program has no method 'forward'; it has: {', '.join(names)}",
+        hint="choose one with --method",
+    )
+
+
+def _run(method: Method, inputs: list[Any], repeat: int) -> tuple[list[Any], list[float]]:
+    """Run several times from the same state; return the outputs and each run's milliseconds."""
+    import torch
+
+    times_ms: list[float] = []
+    outputs: list[Any] = []
+    with steps(repeat, "running") as rounds:
+        for number in rounds:
+            if number:
+                method.reset()
+            begin = time.perf_counter()
+            outputs = method.execute(inputs)
+            for output in outputs:
+                if isinstance(output, torch.Tensor) and output.is_cuda:
+                    torch.cuda.synchronize(output.device)
+            times_ms.append(1e3 * (time.perf_counter() - begin))
+    return outputs, times_ms
+
+
+def _set_up_log(*, verbose: bool) -> None:
+    import logging
+
+    logger = logging.getLogger("pteron")
+    if verbose:
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.DEBUG)
+    else:
+        logger.addHandler(logging.NullHandler())

@@ -1,0 +1,1 @@
+"""Looking at a program and at a run."""
