@@ -37,6 +37,9 @@ logger = logging.getLogger("pteron")
 TARGET_DEVICE = "target_device"
 """The compile spec that names a delegate's device (``exir/passes/propagate_device_pass.py``)."""
 
+STATE_DOMAIN = "pteron.state_domain"
+"""Key in ``BackendInitContext.instance`` under which a backend keeps state that the file names."""
+
 NATIVE_CODE_VARIABLE = "PTERON_NATIVE_CODE"
 """Environment variable: ``refuse`` keeps this process from running native code out of files."""
 
@@ -63,6 +66,9 @@ class LoadContext:
     native_code: bool
     constants: dict[Any, torch.Tensor] = field(default_factory=dict)
     shared: dict[Any, Any] = field(default_factory=dict)
+    state_domain: dict[Any, Any] = field(default_factory=dict)
+    """State that delegates of the program's methods name alike; an independent instance has its
+    own (DESIGN, S2)."""
 
     def bytes_of(self, tensor: Tensor) -> memoryview:
         """Return the bytes of a constant, or the initial bytes of a mutable tensor."""
@@ -91,7 +97,7 @@ def load_method(
             ).build()
             check_operators(table, context.kernels)
             _initialise_state(context, table)
-            _init_delegates(context, table, delegates)
+            _init_delegates(context, table, delegates, private=private)
             bound = PlanBinder(table, context.kernels, delegates).bind()
         if table.shares_state:
             memory.lock = context.memory.lock
@@ -156,10 +162,14 @@ def _initialise_state(context: LoadContext, table: ValueTable) -> None:
 
 
 def _init_delegates(
-    context: LoadContext, table: ValueTable, delegates: dict[int, DelegateHandle]
+    context: LoadContext,
+    table: ValueTable,
+    delegates: dict[int, DelegateHandle],
+    *,
+    private: bool,
 ) -> None:
     plan = table.plan
-    instance: dict[Any, Any] = {}
+    instance: dict[Any, Any] = {STATE_DOMAIN: {} if private else context.state_domain}
     for instruction in plan.instructions:
         if not isinstance(instruction, DelegateCall) or instruction.delegate_index in delegates:
             continue
