@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from pteron.backends.cuda.container import ConstantKind
+from pteron.backends.cuda.weights import STATE_DOMAIN
 from pteron.errors import (
     DelegateInvalidCompatibilityError,
     DelegateInvalidHandleError,
@@ -115,9 +116,12 @@ def test_methods_of_one_domain_share_the_state_that_they_name(
     cache: HostDelegate, batch: HostDelegate
 ) -> None:
     shared: dict = {}
-    instance: dict = {}
-    writer = HostBackend().init(cache.context(shared=shared, instance=instance))
-    reader = HostBackend().init(batch.context(shared=shared, instance=instance))
+    domain: dict = {}
+    context = {"shared": shared, "instance": {STATE_DOMAIN: domain}}
+    writer = HostBackend().init(cache.context(**context))
+    context = {"shared": shared, "instance": {STATE_DOMAIN: domain}}
+    reader = HostBackend().init(batch.context(**context))
+    assert writer.state_tensors()[0].data_ptr() == reader.state_tensors()[0].data_ptr()
     expected_writer = model("cache")[0]
     run_steps(writer, expected_writer)
     expected_reader = model("batch")[0]
@@ -171,6 +175,8 @@ def test_inputs_that_are_not_as_compiled_are_read_by_their_values(
 @pytest.mark.parametrize("legacy", [False, True])
 def test_flat_weights_run_and_reset(legacy: bool) -> None:
     delegate = HostBackend().init(flat_delegate("cache", legacy=legacy).context())
+    assert delegate.hides_state
+    assert delegate.state_tensors() == []
     run_steps(delegate, model("cache")[0])
     delegate.reset()
     assert delegate.epoch == 1, "addresses inside have changed, and nobody is told"

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pteron.backends.cuda.describe import CheckedDelegate, check_delegate
-from pteron.backends.cuda.weights import Constants, place_constants
+from pteron.backends.cuda.weights import Constants, may_be_written, place_constants
 from pteron.backends.interface import Backend, BackendInitContext, DelegateHandle
 from pteron.errors import (
     DelegateInvalidCompatibilityError,
@@ -140,9 +140,23 @@ class CudaDelegate(DelegateHandle):
         return self._constants.state
 
     @property
+    def hides_state(self) -> bool:
+        """Whether buffers are inside the container, where nobody can save them or put them back.
+
+        So it is in files whose weights are one flat blob. Such a delegate cannot be captured into
+        a CUDA graph: its buffers move when it is reset.
+        """
+        container = self._live_container()
+        return self._weights is not None and any(map(may_be_written, container.constants))
+
+    @property
     def closed(self) -> bool:
         """Whether :meth:`close` was called."""
         return self._container is None
+
+    def state_tensors(self) -> list[torch.Tensor]:
+        """Return the buffers that the compiled code may write, in place."""
+        return list(self._constants.state.values())
 
     def bind(self, args: Sequence[Any]) -> Callable[[], None]:
         """Return a call that runs the delegate on these tensors, on the current stream.
@@ -193,12 +207,11 @@ class CudaDelegate(DelegateHandle):
     def reset(self) -> None:
         """Bring the buffers back to their first values, at the same addresses.
 
-        Files whose weights are one flat blob keep buffers inside the container: it is made anew,
-        and ``epoch`` counts.
+        Where buffers are inside the container (``hides_state``), it is made anew, and ``epoch``
+        counts.
         """
         with self._lock, device_guard(self.device):
-            self._live_container()
-            if self._weights is None:
+            if not self.hides_state:
                 self._constants.reset()
                 return
             fresh = self._new_container()
@@ -218,6 +231,7 @@ class CudaDelegate(DelegateHandle):
                 self._synchronize()
                 container.close()
                 self._constants.release()
+                self._return_cached_memory()
 
     def _new_container(self) -> Container:
         from pteron.backends.cuda.container import Container
@@ -274,6 +288,13 @@ class CudaDelegate(DelegateHandle):
             tensor.untyped_storage().data_ptr() == pointer
             for tensor in self._constants.tensors.values()
         )
+
+    def _return_cached_memory(self) -> None:
+        """Give back what torch only caches, such as the compiled code's intermediates (P5)."""
+        if self.device.type == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

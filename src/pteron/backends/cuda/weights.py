@@ -3,8 +3,8 @@
 A weight (a parameter, or a tensor that the exporter lifted) is never written, so all methods and
 instances of a program that name its key share one copy. A buffer may be written by the compiled
 code, and neither the payload nor the container tells which ones are. So every buffer belongs to
-one state domain (``BackendInitContext.instance``): methods of one domain that name the same key
-share it, as the file says; two domains never do.
+one state domain: methods of one domain that name the same key share it, as the file says; two
+domains never do. Methods that a program keeps are one domain, an independent instance is another.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _STORAGES = "CudaBackend.storages"
 _LOCK = "CudaBackend.lock"
+STATE_DOMAIN = "pteron.state_domain"
+"""Key in ``BackendInitContext.instance`` of the dict that is the instance's state domain. Without
+it, every method instance is a domain of its own."""
+
 ALLOCATE = "pteron.allocate"
 """Key in ``BackendInitContext.shared`` of a function ``(nbytes, device) -> uint8 tensor``."""
 
@@ -109,10 +113,11 @@ def place_constants(
             f"not name: {', '.join(unknown[:8])}"
         )
     placed = Constants()
+    private = context.instance.get(STATE_DOMAIN, context.instance)
     with _lock(context):
         for constant in wanted:
             entry = by_fqn[constant.fqn]
-            domain = context.instance if may_be_written(constant) else context.shared
+            domain = private if may_be_written(constant) else context.shared
             placed.add(constant, entry, _storage(context, domain, entry, where))
     return placed
 
