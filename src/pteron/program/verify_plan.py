@@ -299,6 +299,7 @@ class _PlanVerifier:
         }
         counts = [ARGUMENT_COUNTS.get(operator.full_name) for operator in self.plan.operators]
         values, operators = len(self.plan.values), len(counts)
+        most = limits.MAX_ARGUMENTS_PER_CALL
         for index, step in enumerate(self.plan.instructions):
             if isinstance(step, KernelCall):
                 op, args = step.op_index, step.args
@@ -309,7 +310,7 @@ class _PlanVerifier:
                     )
                 elif counts[op] is not None and counts[op] != len(args):
                     self.add_instruction(index, f"{len(args)} arguments; it takes {counts[op]}")
-                if not args or min(args) < 0 or max(args) >= values:
+                if not 1 <= len(args) <= most or min(args) < 0 or max(args) >= values:
                     self.arguments(index, args)
             else:
                 checks[type(step)](index, step)  # type: ignore[operator]
