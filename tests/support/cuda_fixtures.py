@@ -79,6 +79,12 @@ class Case:
         assert got.shape == want.shape, f"{tuple(got.shape)} instead of {tuple(want.shape)}"
         return float((got - want).abs().max() / want.abs().max().clamp(min=1.0))
 
+    def check(self, outputs: list[Any]) -> None:
+        """Compare the one output of a call with eager's."""
+        (output,) = outputs
+        error = self.compare(output)
+        assert error <= self.tolerance, f"{self.fixture}.{self.method}: off by {error:.2e}"
+
     @property
     def tolerance(self) -> float:
         """How far it may be, as a fraction."""
