@@ -132,8 +132,11 @@ class ValueBuilder:
             and isinstance(plan.values[i.move_to], Tensor)
             and not self._plan.is_aliased(i.move_to)
         )
+        state = frozenset(self._plan.state)
         constants = frozenset(
-            i for i, v in enumerate(plan.values) if isinstance(v, Tensor) and v.is_constant
+            i
+            for i, v in enumerate(plan.values)
+            if isinstance(v, Tensor) and v.is_constant and i not in state
         )
         table = ValueTable(
             plan,
@@ -145,7 +148,6 @@ class ValueBuilder:
             frozenset(i for i in written_values(plan) if not isinstance(plan.values[i], Tensor))
             | frozenset(i for i in plan.inputs if isinstance(plan.values[i], Null)),
         )
-        state = frozenset(self._plan.state)
         lists: list[tuple[int, EValue]] = []
         for index, value in enumerate(plan.values):
             if isinstance(value, Tensor):
@@ -160,7 +162,7 @@ class ValueBuilder:
         return table
 
     def _tensor(self, table: ValueTable, index: int, value: Tensor, is_state: bool) -> None:
-        if value.is_constant:
+        if index in table.constants:
             device = self._device_map(value.device)
             table.values[index] = self._constant(value, device)
         elif is_state:

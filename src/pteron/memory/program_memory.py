@@ -234,8 +234,8 @@ class ProgramMemory:
         """
         value = plan.plan.values[index]
         assert isinstance(value, Tensor)
-        if value.has_initial_value or not shared:
-            return value if value.has_initial_value else None
+        if _has_bytes(value) or not shared:
+            return value if _has_bytes(value) else None
         slot, name = plan.slots.get(index), value.fully_qualified_name
         for other in self._plans.values():
             for peer in other.state:
@@ -249,7 +249,7 @@ class ProgramMemory:
                     and slot.buffer in self.shared_state_buffers
                     and (place.buffer, place.offset) == (slot.buffer, slot.offset)
                 )
-                if known.has_initial_value and (same_name or same_place):
+                if _has_bytes(known) and (same_name or same_place):
                     if known.nbytes == value.nbytes:
                         return known
         return None
@@ -317,6 +317,11 @@ def _described(
     """Return the words that name a buffer in an error; ``nbytes`` if not those of its plan."""
     nbytes = buffer.nbytes if nbytes is None else nbytes
     return f"method {method!r}: planned buffer {buffer.index} ({nbytes:,} bytes on {device})"
+
+
+def _has_bytes(state: Tensor) -> bool:
+    """Return whether the file gives the value that a piece of state starts with."""
+    return state.has_initial_value or state.is_constant
 
 
 def _state_names(plan: MemoryPlan) -> dict[int, str]:

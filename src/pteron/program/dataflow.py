@@ -137,8 +137,10 @@ def unwritten_values(plan: ExecutionPlan) -> Unwritten:
     or whose first use is not a write: it is read (or returned) before anything was written to it,
     or changed in place, or overwritten by ``aten::copy_`` and not read again (the write-back of a
     buffer that functionalisation leaves at the end of a method). It may lack a place in the plan
-    (``MemoryPlanningPass(alloc_mutable_buffers=False)``). The memory of state is never used for
-    anything else; a value that was not written but shares its bytes with one that was is an alias.
+    (``MemoryPlanningPass(alloc_mutable_buffers=False)``); if it has an initial value then, it looks
+    like a constant, and is one unless an instruction changes it in place. The memory of state is
+    never used for anything else; a value that was not written but shares its bytes with one that
+    was is an alias.
     """
     inputs = set(plan.inputs)
     outputs = {item for index in plan.outputs for item in expand(plan, index)}
@@ -146,6 +148,11 @@ def unwritten_values(plan: ExecutionPlan) -> Unwritten:
         index
         for index, value in enumerate(plan.values)
         if isinstance(value, Tensor) and not value.is_constant and index not in inputs
+    }
+    constants = {
+        index
+        for index, value in enumerate(plan.values)
+        if isinstance(value, Tensor) and value.is_constant and index not in inputs
     }
     declared = {
         index
@@ -167,6 +174,8 @@ def unwritten_values(plan: ExecutionPlan) -> Unwritten:
         for index in step.updates:
             if index in candidates and index not in written:
                 (overwritten if step.overwrites else state).add(index)
+            elif index in constants:
+                state.add(index)
         written.update(step.writes, step.updates)
     state |= overwritten - read_after_overwrite - outputs
     state |= {index for index in outputs if index in candidates and index not in written}
@@ -224,6 +233,30 @@ def _delegate_state(
     return {
         index for index in call.args[: last_input + 1] if index in candidates and index not in known
     }
+
+
+def first_unwritten(plan: ExecutionPlan) -> dict[int, int]:
+    """Return for each delegate from which argument of its first call on values have no content.
+
+    A value has one if it is an input of the method or a constant, has an initial value, or was
+    written by an earlier instruction. It can only be an input of the call.
+    """
+    known = set(plan.inputs)
+    positions: dict[int, int] = {}
+    for instruction in plan.instructions:
+        if not isinstance(instruction, DelegateCall):
+            step = access(plan, instruction)
+            known.update(step.writes, step.updates)
+            continue
+        first = 0
+        for position, index in enumerate(instruction.args):
+            value = plan.values[index]
+            given = not isinstance(value, Tensor) or value.is_constant or value.has_initial_value
+            if given or index in known:
+                first = position + 1
+        positions.setdefault(instruction.delegate_index, first)
+        known.update(instruction.args)
+    return positions
 
 
 def written_values(plan: ExecutionPlan) -> set[int]:
