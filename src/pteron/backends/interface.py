@@ -40,6 +40,9 @@ class BackendInitContext:
     that begin with its own id. It lives as long as the program or one of its methods."""
     instance: dict[Any, Any] = field(default_factory=dict)
     """The same, but of one method instance: state that two instances must not share."""
+    first_unwritten: int = 0
+    """Position in ``args`` from which on nothing gave a value a content before the call. All
+    before it are inputs; where the outputs begin, at or after it, only the blob says."""
 
 
 class DelegateHandle(ABC):

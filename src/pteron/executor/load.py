@@ -29,6 +29,7 @@ from pteron.memory.device_map import DeviceMap
 from pteron.memory.program_memory import ProgramMemory
 from pteron.program.constants import constant_bytes, initial_bytes
 from pteron.program.data_map import NamedDataMap
+from pteron.program.dataflow import first_unwritten
 from pteron.program.memory_plan import MemoryPlan
 from pteron.program.method_meta import MethodMeta
 
@@ -170,6 +171,7 @@ def _init_delegates(
 ) -> None:
     plan = table.plan
     instance: dict[Any, Any] = {STATE_DOMAIN: {} if private else context.state_domain}
+    unwritten = first_unwritten(plan)
     for instruction in plan.instructions:
         if not isinstance(instruction, DelegateCall) or instruction.delegate_index in delegates:
             continue
@@ -189,6 +191,7 @@ def _init_delegates(
             native_code=context.native_code,
             shared=context.shared,
             instance=instance,
+            first_unwritten=unwritten[number],
         )
         try:
             delegates[number] = backend.init(init)
