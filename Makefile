@@ -11,7 +11,7 @@ WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 INSTALL := $(PIP) install $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 DIGITS := demo/digits
 
@@ -63,7 +63,7 @@ format: setup
 	$(BIN)/ruff format
 
 bench: setup
-	$(BIN)/python -m bench
+	PYTHONPATH=tests $(BIN)/python -m bench
 
 clean:
 	rm -rf .export_cache .mypy_cache .pytest_cache .ruff_cache build dist
