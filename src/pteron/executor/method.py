@@ -21,6 +21,7 @@ from pteron.errors import (
 from pteron.executor.bind import BoundPlan
 from pteron.executor.capture import Captured, capture, check_capturable
 from pteron.executor.evalue import StateSlot, ValueTable
+from pteron.executor.first_run import repair, run_first
 from pteron.executor.inputs import describe, input_takers
 from pteron.executor.interpreter import Observer, StepFailed, run, run_observed
 from pteron.executor.outputs import Outputs
@@ -63,6 +64,7 @@ class Method:
         self._outputs = Outputs(table)
         self._blocks = bound.blocks
         self._captured: Captured | None = None
+        self._has_run = False
         self._lent = False
         self._closed = False
 
@@ -134,10 +136,13 @@ class Method:
         self._outputs.prepare()
         try:
             with torch.inference_mode():
-                if observer is None:
+                if observer is not None:
+                    run_observed(self._bound.blocks, observer)
+                elif self._has_run:
                     run(self._blocks)
                 else:
-                    run_observed(self._bound.blocks, observer)
+                    run_first(self._table, self._bound.blocks)
+                    self._has_run = True
         except StepFailed as failure:
             raise self._explained(failure) from failure.__cause__
 
@@ -176,6 +181,7 @@ class Method:
                     for tensor, value in saved:
                         tensor.copy_(value)
             self._blocks = self._captured.blocks
+            self._has_run = True
 
     @property
     def is_captured(self) -> bool:
@@ -194,6 +200,9 @@ class Method:
         """Return the error of a failed instruction, with its place and its operands."""
         cause = failure.__cause__
         number = failure.instruction
+        operands = self._operands(number)
+        with torch.inference_mode():
+            repair(self._table)
         error: PteronError
         if isinstance(cause, PteronError):
             error = cause
@@ -205,7 +214,7 @@ class Method:
             error = InternalError(f"{type(cause).__name__}: {_first_line(cause)}")
         error.add_context(f"method {self.name!r}, instruction {number} failed:")
         error.context += format_window(self._table.plan, number).splitlines()
-        error.context += self._operands(number)
+        error.context += operands
         return error
 
     def _operands(self, number: int) -> list[str]:

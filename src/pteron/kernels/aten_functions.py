@@ -250,6 +250,14 @@ def isnan(self: Tensor, *, out: Tensor) -> Tensor:
     return result
 
 
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> Tensor:  # noqa: A002
+    """Apply a layer; torch resizes the result of a single vector, with a warning."""
+    if input.dim() > 1:
+        result: Tensor = _NN.linear(input, weight, bias, out=out)
+        return result
+    return write(out, _NN.linear(input, weight, bias))
+
+
 def rsub(self: Tensor, other: Any, *, alpha: Any = 1, out: Tensor) -> Tensor:
     """Return ``other - alpha * self``."""
     result: Tensor = _F.sub(other, self, alpha=alpha, out=out)
@@ -320,7 +328,8 @@ def var_mean(
 
 
 def _count(self: Tensor, dim: Sequence[int] | None) -> int:
-    if not dim or self.dim() == 0:
+    """Return how many elements are reduced to one, 0 if there are none at all."""
+    if not dim or self.numel() == 0 or self.dim() == 0:
         return self.numel()
     return prod(self.size(d) for d in dim)
 
@@ -398,15 +407,22 @@ def _check_channels(input: Tensor, vectors: Sequence[Tensor | None]) -> None:  #
 
 
 def _write_statistics(outs: Iterable[Tensor], results: Iterable[Tensor | None]) -> None:
-    """Write results. Without training some give no statistics: their slots stay as planned."""
-    for out, result in zip(outs, results, strict=True):
-        if result is not None and (result.numel() or not out.numel()):
+    """Write results, and the statistics that the program has room for.
+
+    Without training, the host gives empty statistics and CUDA full ones: a slot that was planned
+    for the other stays as it is.
+    """
+    for number, (out, result) in enumerate(zip(outs, results, strict=True)):
+        if result is not None and (number == 0 or result.shape == out.shape):
             write(out, result)
 
 
 def convolution_backward(*args: Any, **outs: Tensor) -> None:
     """Write the gradients that the mask, the last argument, asks for."""
-    _write_statistics(outs.values(), _aten.convolution_backward.default._op(*args))
+    results = _aten.convolution_backward.default._op(*args)
+    for out, result in zip(outs.values(), results, strict=True):
+        if result is not None:
+            write(out, result)
 
 
 # Pooling and resampling.

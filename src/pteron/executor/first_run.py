@@ -1,0 +1,83 @@
+"""What only a run can show: whether instructions give the shapes that the plan has room for.
+
+Static shapes are the same in every run, so they are compared in the first one only.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+
+from pteron.errors import InvalidArgumentError
+from pteron.executor.evalue import ValueTable
+from pteron.executor.interpreter import Block, run_observed
+from pteron.format.schema import DelegateCall, Tensor
+from pteron.memory.hierarchical_allocator import dense_strides
+from pteron.program.dataflow import access
+
+
+class ShapeCheck:
+    """Compares each instruction's static results with the plan (an Observer)."""
+
+    def __init__(self, table: ValueTable) -> None:
+        self._table = table
+        self._plan = table.plan
+
+    def before(self, instruction: int) -> None:
+        """Do nothing."""
+
+    def after(self, instruction: int) -> None:
+        """Raise InvalidArgumentError if a result that is static has another shape than planned."""
+        step = access(self._plan, self._plan.instructions[instruction])
+        changed = step.writes + step.updates
+        if isinstance(self._plan.instructions[instruction], DelegateCall):
+            changed = step.reads
+        for index in changed:
+            value = self._plan.values[index]
+            if not isinstance(value, Tensor) or not self._table.is_static(index):
+                continue
+            shape = tuple(self._table.values[index].shape)
+            if shape != value.sizes and index not in self._plan.inputs:
+                raise InvalidArgumentError(
+                    f"the result %{index} has shape {shape}; the program plans it static "
+                    f"{value.sizes}"
+                )
+
+
+def run_first(table: ValueTable, blocks: Sequence[Block]) -> None:
+    """Run as ``interpreter.run`` does, and compare every static result with the plan."""
+    with warnings.catch_warnings():
+        # torch warns before the comparison can say it better.
+        warnings.filterwarnings("ignore", message="An output with one or more elements was resized")
+        run_observed(blocks, ShapeCheck(table))
+
+
+def repair(table: ValueTable) -> None:
+    """Give planned shapes back to tensors that a failed instruction left larger than their memory.
+
+    torch sets an out tensor's shape before it finds that the storage cannot grow; such a tensor
+    would be read past its end.
+    """
+    for index, value in enumerate(table.plan.values):
+        if not isinstance(value, Tensor):
+            continue
+        tensor: torch.Tensor = table.values[index]
+        if _end_bytes(tensor) > tensor.untyped_storage().nbytes() or (
+            table.is_static(index) and table.is_planned(index) and tensor.shape != value.sizes
+        ):
+            tensor.resize_(0)
+            strides = dense_strides(value.sizes, value.dim_order)
+            if tensor.untyped_storage().nbytes() >= (
+                (tensor.storage_offset() + value.numel) * value.scalar_type.itemsize
+            ):
+                tensor.as_strided_(value.sizes, strides)
+
+
+def _end_bytes(tensor: torch.Tensor) -> int:
+    """Return where in its storage a tensor's last element ends."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (tensor.storage_offset() + last + 1) * tensor.element_size()
