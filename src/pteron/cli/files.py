@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Final
 
-from pteron.errors import NotFoundError, PteronError
+from pteron.errors import NotFoundError
 from pteron.format.ptd import PtdFile, read_ptd
 from pteron.format.pte import PteFile, read_pte
 from pteron.format.schema import ExecutionPlan
@@ -44,13 +44,9 @@ def open_program(path: str) -> PteFile:
 
 
 def read_verified_pte(source: ByteSource) -> PteFile:
-    """Read a program and check all of it; the error says how to see everything that is wrong."""
+    """Read a program and check all of it."""
     pte = read_pte(source)
-    try:
-        verify_program(pte)
-    except PteronError as error:
-        error.hint = error.hint or f"`pteron verify {source.name}` lists everything that is wrong"
-        raise
+    verify_program(pte)
     return pte
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from pteron.cli.inspect_facts import (
@@ -94,7 +94,7 @@ def _show_file(page: Page, file: FileFacts, what: str, top: int) -> None:
 def _show_method(page: Page, method: Method) -> None:
     page.heading(
         f"method {method['name']}: {count(method['num_instructions'], 'instruction')}, "
-        f"{count(method['num_values'], 'value')}"
+        f"{count(method['num_values'], 'value')}{planned_text(method['planned_bytes'])}"
     )
     _show_values(page, method["inputs"], method["outputs"])
     calls = [(operator["name"], f"{operator['calls']:,}") for operator in method["operators"]]
@@ -114,14 +114,17 @@ def _show_method(page: Page, method: Method) -> None:
         ],
         right=(0, 2),
     )
-    if len(method["planned_buffers"]) > 1:
-        total = ", ".join(f"{size(n)} on {device}" for device, n in method["planned_bytes"].items())
-        page.line(f"  planned in all: {total}")
     _show_state(page, method["state"])
     if method["instructions"] is not None:
         page.table(("", "instruction"), _numbered(method["instructions"]), right=(0,))
     if method["values"] is not None:
         page.table(("value",), [(text,) for text in method["values"]])
+
+
+def planned_text(planned_bytes: Mapping[str, int]) -> str:
+    """Return ``, plans 48 bytes on cpu and 32 bytes on cuda:0``, or "" if nothing is planned."""
+    planned = [f"{size(number)} on {device}" for device, number in planned_bytes.items() if number]
+    return f", plans {' and '.join(planned)}" if planned else ""
 
 
 def _numbered(texts: Sequence[str]) -> list[tuple[str, str]]:

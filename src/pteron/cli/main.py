@@ -87,10 +87,23 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    args, unknown = build_parser(words[0] if words else None).parse_known_args(words)
+    parser = build_parser(words[0] if words else None)
+    if words and not words[0].startswith("-"):
+        _check_verb(parser, words[0])
+    args, unknown = parser.parse_known_args(words)
     if unknown:
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return cast("Callable[[argparse.Namespace], int]", args.run)(args)
+
+
+def _check_verb(parser: argparse.ArgumentParser, word: str) -> None:
+    names = [verb.name for verb in VERBS]
+    if word not in names:
+        from difflib import get_close_matches
+
+        near = get_close_matches(word, names, n=1)
+        meant = f"did you mean {near[0]}? There are" if near else "there are"
+        parser.error(f"{word!r} is no verb; {meant} {', '.join(names)}")
 
 
 def build_parser(verb: str | None = None) -> argparse.ArgumentParser:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-from dataclasses import dataclass
+from typing import TypedDict
 
 from pteron.cli.files import add_file, find_plan, open_program
-from pteron.cli.page import Page, count, is_unicode, show_json, size
+from pteron.cli.inspect_page import planned_text
+from pteron.cli.page import Page, count, is_unicode, line_width, show_json
 from pteron.devtools.memory_view import ASCII, UNICODE, draw_memory_plan, roles_of, slots_of
 from pteron.format.schema import Tensor
 from pteron.program.disasm import format_tensor
-from pteron.program.memory_plan import MemoryPlan
+from pteron.program.memory_plan import MemoryPlan, PlannedBuffer, PlannedSlot
 from pteron.program.memory_use import bytes_in_use
 
 HELP = """\
@@ -31,21 +31,19 @@ examples:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(TypedDict):
     """The place of one tensor; the instruction -1 is the time before the first."""
 
     value: int
     tensor: str
-    roles: tuple[str, ...]
+    roles: list[str]
     offset: int
     size_bytes: int
     first_instruction: int
     last_instruction: int
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(TypedDict):
     """One planned buffer."""
 
     index: int
@@ -54,26 +52,24 @@ class Buffer:
     peak_bytes: int
     peak_instruction: int
     holds_state: bool
-    slots: tuple[Slot, ...]
+    slots: list[Slot]
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(TypedDict):
     """The plan of one method; ``planned_bytes`` is by device."""
 
     name: str
     num_instructions: int
     planned_bytes: dict[str, int]
-    buffers: tuple[Buffer, ...]
+    buffers: list[Buffer]
 
 
-@dataclass(frozen=True, slots=True)
-class Plans:
+class Plans(TypedDict):
     """The root of ``--json``."""
 
+    json_version: int
     path: str
-    methods: tuple[Method, ...]
-    json_version: int = 1
+    methods: list[Method]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,10 +106,11 @@ def run(args: argparse.Namespace) -> int:
         plans = (find_plan(pte, args.method),)
     memories = [MemoryPlan(plan) for plan in plans]
     if args.json:
-        show_json(Plans(args.file, tuple(map(_method, memories))))
+        methods = [_method(memory) for memory in memories]
+        show_json(Plans(json_version=1, path=args.file, methods=methods))
         return 0
     page = Page()
-    width = args.width or shutil.get_terminal_size((100, 24)).columns
+    width = args.width or line_width(sys.stdout)
     glyphs = UNICODE if is_unicode(sys.stdout) else ASCII
     empty = 0
     for memory in memories:
@@ -131,10 +128,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _title(memory: MemoryPlan) -> str:
-    planned = " and ".join(f"{size(n)} on {device}" for device, n in _by_device(memory).items())
     return (
-        f"method {memory.plan.name}: {count(len(memory.plan.instructions), 'instruction')}, "
-        f"{planned or 'no planned memory'}"
+        f"method {memory.plan.name}: {count(len(memory.plan.instructions), 'instruction')}"
+        f"{planned_text(_by_device(memory)) or ', plans no memory'}"
     )
 
 
@@ -147,37 +143,35 @@ def _by_device(memory: MemoryPlan) -> dict[str, int]:
 
 def _method(memory: MemoryPlan) -> Method:
     return Method(
-        memory.plan.name,
-        len(memory.plan.instructions),
-        _by_device(memory),
-        tuple(_buffer(memory, number) for number in range(len(memory.buffers))),
+        name=memory.plan.name,
+        num_instructions=len(memory.plan.instructions),
+        planned_bytes=_by_device(memory),
+        buffers=[_buffer(memory, buffer) for buffer in memory.buffers],
     )
 
 
-def _buffer(memory: MemoryPlan, number: int) -> Buffer:
-    buffer = memory.buffers[number]
+def _buffer(memory: MemoryPlan, buffer: PlannedBuffer) -> Buffer:
     use = bytes_in_use(memory, buffer.index)
-    slots = []
-    for slot in slots_of(memory, buffer.index):
-        tensor, life = memory.plan.values[slot.value], memory.lifetimes[slot.value]
-        assert isinstance(tensor, Tensor)
-        slots.append(
-            Slot(
-                slot.value,
-                format_tensor(tensor),
-                roles_of(memory, slot.value),
-                slot.offset,
-                slot.nbytes,
-                life.first,
-                life.last,
-            )
-        )
     return Buffer(
-        buffer.index,
-        str(buffer.device),
-        buffer.nbytes,
-        max(use),
-        use.index(max(use)) - 1,
-        buffer.index in memory.state_buffers,
-        tuple(slots),
+        index=buffer.index,
+        device=str(buffer.device),
+        size_bytes=buffer.nbytes,
+        peak_bytes=max(use),
+        peak_instruction=use.index(max(use)) - 1,
+        holds_state=buffer.index in memory.state_buffers,
+        slots=[_slot(memory, slot) for slot in slots_of(memory, buffer.index)],
+    )
+
+
+def _slot(memory: MemoryPlan, slot: PlannedSlot) -> Slot:
+    tensor, life = memory.plan.values[slot.value], memory.lifetimes[slot.value]
+    assert isinstance(tensor, Tensor)
+    return Slot(
+        value=slot.value,
+        tensor=format_tensor(tensor),
+        roles=list(roles_of(memory, slot.value)),
+        offset=slot.offset,
+        size_bytes=slot.nbytes,
+        first_instruction=life.first,
+        last_instruction=life.last,
     )

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
 _GAP = "  "
+_WIDTH = 100
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 class Heading(NamedTuple):
@@ -126,6 +128,14 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def line_width(stream: TextIO) -> int:
+    """Return the characters in a line of a terminal; 100 for anything else."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _WIDTH
+    except (OSError, ValueError, AttributeError):
+        return _WIDTH
+
+
 def is_unicode(stream: TextIO) -> bool:
     """Whether the stream can show more than ASCII."""
     return (getattr(stream, "encoding", None) or "ascii").lower().startswith("utf")
@@ -174,8 +184,7 @@ def count(number: int, noun: str) -> str:
 def size(nbytes: int) -> str:
     """Return bytes exactly, and rounded if there are many: ``29,352 bytes (28.7 KiB)``."""
     exact = count(nbytes, "byte")
-    rounded, units = float(nbytes), iter(("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
-    unit = ""
-    while rounded >= 1024 and (unit := next(units, "")):
-        rounded /= 1024
-    return f"{exact} ({rounded:.1f} {unit})" if unit else exact
+    if nbytes < 1024:
+        return exact
+    power = min((nbytes.bit_length() - 1) // 10, len(_UNITS))
+    return f"{exact} ({nbytes / 1024**power:.1f} {_UNITS[power - 1]})"

@@ -90,7 +90,8 @@ def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         action="append",
         default=[],
-        help="a file or a value, as above; once for each input, or a file with several",
+        help="a file or a value, as above; once for each input, or a file with several "
+        "(default: none)",
     )
     group.add_argument(
         "--random",
