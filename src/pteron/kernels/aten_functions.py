@@ -410,10 +410,15 @@ def _write_statistics(outs: Iterable[Tensor], results: Iterable[Tensor | None]) 
     """Write results, and the statistics that the program has room for.
 
     Without training, the host gives empty statistics and CUDA full ones: a slot that was planned
-    for the other stays as it is.
+    for the other stays as it is. A dynamic slot comes empty, and has room for more.
     """
     for number, (out, result) in enumerate(zip(outs, results, strict=True)):
-        if result is not None and (number == 0 or result.shape == out.shape):
+        if result is None:
+            continue
+        fits = result.shape == out.shape or (
+            out.numel() == 0 and result.nbytes <= out.untyped_storage().nbytes()
+        )
+        if fits or number == 0:
             write(out, result)
 
 

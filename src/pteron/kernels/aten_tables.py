@@ -61,7 +61,7 @@ FAST: frozenset[str] = frozenset(
 FAST_NN: frozenset[str] = frozenset(
     _overloads(
         "out",
-        "avg_pool2d elu gelu glu hardtanh leaky_relu linear reflection_pad1d reflection_pad2d "
+        "avg_pool2d elu gelu glu hardtanh leaky_relu reflection_pad1d reflection_pad2d "
         "reflection_pad3d replication_pad1d replication_pad2d replication_pad3d silu hardsigmoid "
         "hardswish softplus mish log_sigmoid",
     )
@@ -140,6 +140,7 @@ SPECIAL: dict[str, Special] = {
     "var.correction_out": Special(own.var_correction),
     "var_mean.correction_out": _functional(own.var_mean),
     # Layers.
+    "linear.out": Special(own.linear),
     "convolution.out": _functional(_F.convolution),
     "convolution_backward.out": Special(own.convolution_backward),
     "native_layer_norm.out": _functional(_F.native_layer_norm),

@@ -1,0 +1,193 @@
+"""What an operator's results should be, and ways to run it: the kernel alone, or in a program."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pteron.kernels import Kernel, Style
+from pteron.kernels.write import write
+from support.one_op import dim_order, is_dense
+from support.operator_cases import Case
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import executorch.exir.passes._device_copy_ops_registry
+    import executorch.exir.passes.dim_order_ops_registry  # noqa: F401 - they register schemas
+
+GUARD = 64
+"""Bytes on both sides of a slot that nothing may write to."""
+
+FACTORY = frozenset({"dtype", "layout", "device", "pin_memory"})
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An operator's schema as a program writes it."""
+
+    kinds: tuple[str, ...]
+    names: tuple[str, ...]
+    defaults: tuple[Any, ...]
+    written: tuple[int, ...]
+    lists: bool
+    """Whether the out argument is a list of tensors."""
+
+
+@cache
+def signature(name: str) -> Signature:
+    """Return the inputs of an out variant or in-place operator."""
+    base, _, overload = name.partition(".")
+    schema = torch._C._get_schema(base, overload)
+    inputs = [a for a in schema.arguments if not a.is_out]
+    return Signature(
+        tuple(str(a.type) for a in inputs),
+        tuple(a.name for a in inputs),
+        tuple(a.default_value for a in inputs),
+        tuple(
+            i for i, a in enumerate(inputs) if a.alias_info is not None and a.alias_info.is_write
+        ),
+        any(str(a.type) == "List[Tensor]" for a in schema.arguments if a.is_out),
+    )
+
+
+def full_args(name: str, case: Case) -> list[Any]:
+    """Return a case's arguments, with the schema's defaults for those left out."""
+    return [*case.args, *signature(name).defaults[len(case.args) :]]
+
+
+@cache
+def functional(name: str) -> Any:
+    """Return the ATen operator that returns what ``name`` writes into its out tensors."""
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    packet = getattr(torch.ops.aten, base.removesuffix("_") if not overload else base)
+    wanted = signature(name)
+    found = []
+    for candidate in packet.overloads():
+        operator = getattr(packet, candidate)
+        arguments = operator._schema.arguments
+        if any(a.is_out for a in arguments) or not operator._schema.returns:
+            continue
+        own = [a for a in arguments if a.name not in FACTORY or a.name in wanted.names]
+        if tuple((a.name, str(a.type)) for a in own) == tuple(
+            zip(wanted.names, wanted.kinds, strict=True)
+        ):
+            found.append(operator)
+    assert len(found) == 1, f"{name}: {len(found)} functional forms"
+    return found[0]
+
+
+def memory_format(order: Sequence[int] | None) -> torch.memory_format:
+    """Return the memory format of a dim order that an exporter writes."""
+    if order is None:
+        return torch.preserve_format
+    return torch.channels_last if list(order) == [0, 2, 3, 1] else torch.contiguous_format
+
+
+def expected(name: str, case: Case) -> tuple[list[Any], list[Any]]:
+    """Return eager results (a tensor each, or a list of tensors), and the inputs afterwards.
+
+    Random operators draw from the generator as it stands.
+    """
+    args = [a.clone() if isinstance(a, Tensor) else a for a in full_args(name, case)]
+    namespace = name.partition("::")[0]
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if namespace == "aten":
+            operator = functional(name)
+            extra = {} if case.dtype is None else {"dtype": case.dtype}
+            by_keyword = {a.name for a in operator._schema.arguments if a.kwarg_only}
+            names = signature(name).names
+            given = dict(zip(names, args, strict=True))
+            keywords = {n: v for n, v in given.items() if n in by_keyword}
+            positional = [v for n, v in given.items() if n not in by_keyword]
+            result = operator(*positional, **{**extra, **keywords})
+        elif name == "dim_order_ops::_empty_dim_order.out":
+            result = torch.empty(args[0], dtype=case.dtype)
+        else:
+            order = memory_format(args[2] if len(args) > 2 else None)
+            result = torch.ops.aten._to_copy(case.args[0], dtype=case.dtype, memory_format=order)
+    if isinstance(result, Tensor):
+        return [result], args
+    return ([list(result)] if signature(name).lists else list(result)), args
+
+
+def dense_like(tensor: Tensor) -> Tensor:
+    """Return the tensor itself if a dim order can say how it lies, else a contiguous copy."""
+    return tensor if is_dense(tensor) else tensor.contiguous()
+
+
+class Slot:
+    """Owns a tensor over exactly its bytes, which cannot grow, with a guard on both sides."""
+
+    def __init__(self, like: Tensor) -> None:
+        nbytes = like.numel() * like.element_size()
+        self.arena = torch.full((nbytes + 2 * GUARD,), 0xA5, dtype=torch.uint8)
+        inner = torch.from_dlpack(self.arena[GUARD : GUARD + nbytes]).view(like.dtype)
+        order = dim_order(like)
+        shape = [like.shape[d] for d in order]
+        self.tensor = inner.view(shape).permute([order.index(d) for d in range(like.dim())])
+        self.strides, self.address = self.tensor.stride(), self.tensor.data_ptr()
+
+    def problems(self) -> list[str]:
+        """Say what is wrong with the memory around the tensor."""
+        found = []
+        guards = torch.cat([self.arena[:GUARD], self.arena[-GUARD:]])
+        if not bool((guards == 0xA5).all()):
+            found.append("wrote outside its slot")
+        if self.tensor.data_ptr() != self.address and self.tensor.numel():
+            found.append("moved away from its slot")
+        return found
+
+
+def run_kernel(kernel: Kernel, args: Sequence[Any], outs: Sequence[Any]) -> None:
+    """Call a kernel the way the executor does; write what a functional one returns."""
+    values = list(args)
+    for position, convert in kernel.converters:
+        values[position] = convert(values[position])
+    keywords = {
+        name: value
+        for name, value in zip(kernel.keywords, values[kernel.positional :], strict=True)
+        if not (name in kernel.defaults and _same(value, kernel.defaults[name]))
+    }
+    with torch.inference_mode():
+        if kernel.style is Style.OUT:
+            keywords.update(zip(kernel.out_names, outs, strict=True))
+        result = kernel.function(*values[: kernel.positional], **keywords)
+        if kernel.style is Style.FUNCTIONAL:
+            results = [result] if isinstance(result, Tensor) else result
+            for out, one in zip(outs, results, strict=True):
+                write(out, one)
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)
+
+
+TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
+    torch.float64: (1e-9, 1e-9),
+    torch.float32: (2e-5, 2e-5),
+    torch.float16: (4e-3, 4e-3),
+    torch.bfloat16: (3e-2, 3e-2),
+    torch.complex64: (2e-5, 2e-5),
+    torch.complex128: (1e-9, 1e-9),
+}
+
+
+def difference(got: Any, want: Tensor, *, exact: bool = False) -> str | None:
+    """Say how a result differs from what it should be, or None."""
+    if not isinstance(got, Tensor):
+        return f"is {got!r}, not a tensor"
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return f"is {got.dtype} {tuple(got.shape)}, not {want.dtype} {tuple(want.shape)}"
+    rtol, atol = (0.0, 0.0) if exact else TOLERANCE.get(want.dtype, (0.0, 0.0))
+    try:
+        torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
+    except AssertionError as error:
+        return " ".join(str(error).split())
+    return None
