@@ -1,1 +1,1 @@
-"""Measures pteron beside the executorch wheel and eager PyTorch, in one run: ``python -m bench``."""
+"""Measures pteron beside the executorch wheel and eager PyTorch: ``python -m bench``."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import dlpack
 
 from pteron.format.schema import (
     Bool,
@@ -31,7 +30,7 @@ from pteron.format.schema import (
     TensorShapeDynamism,
 )
 from pteron.memory.device_map import DeviceMap
-from pteron.memory.hierarchical_allocator import dense_strides, torch_dtype, typed
+from pteron.memory.hierarchical_allocator import dense_strides, fixed_slot, torch_dtype, typed
 from pteron.memory.host_view import flat_tensor
 from pteron.memory.program_memory import MethodMemory, ProgramMemory, require_allocator
 from pteron.program.dataflow import written_values
@@ -226,7 +225,7 @@ class ValueBuilder:
             flat = self._program_memory.named_state(name, method, value.nbytes, device)
             shared = flat is not None
         if flat is not None:
-            tensor = typed(dlpack.from_dlpack(flat), value)
+            tensor = typed(fixed_slot(flat, 0, flat.numel()), value)
         elif planned is not None:
             tensor = self._memory.allocator.slot(planned, value)
         else:

@@ -59,7 +59,7 @@ def run(blocks: Sequence[Block]) -> None:
         at = block.then if _decide(block) else block.on_false
         budget -= 1
         if budget < 0:
-            raise OutOfResourcesError(
+            raise StepFailed(block.instructions[-1]) from OutOfResourcesError(
                 f"the method took more than {limits.JUMP_BUDGET:,} jumps and was stopped",
                 hint="a loop in the program never ends, or limits.JUMP_BUDGET is too small for it",
             )

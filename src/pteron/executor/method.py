@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -144,7 +144,7 @@ class Method:
                     run_first(self._table, self._bound.blocks)
                     self._has_run = True
         except StepFailed as failure:
-            raise self._explained(failure) from failure.__cause__
+            self._fail(failure)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -176,7 +176,7 @@ class Method:
                 try:
                     self._captured = capture(self._table, self._bound)
                 except StepFailed as failure:
-                    raise self._explained(failure) from failure.__cause__
+                    self._fail(failure)
                 finally:
                     for tensor, value in saved:
                         tensor.copy_(value)
@@ -195,6 +195,12 @@ class Method:
         return tensors
 
     # -- errors ----------------------------------------------------------------------------------
+
+    def _fail(self, failure: StepFailed) -> NoReturn:
+        """Raise the error of a failed instruction."""
+        cause = failure.__cause__
+        error = self._explained(failure)
+        raise error from (error.__cause__ if error is cause else cause)
 
     def _explained(self, failure: StepFailed) -> PteronError:
         """Return the error of a failed instruction, with its place and its operands."""

@@ -11,7 +11,7 @@ from torch.utils import dlpack
 from pteron.executor.evalue import ValueTable
 from pteron.format.schema import Tensor, TensorShapeDynamism
 from pteron.memory.device_allocator import find_device_allocator
-from pteron.memory.hierarchical_allocator import dense_strides, torch_dtype
+from pteron.memory.hierarchical_allocator import dense_strides, on_device, torch_dtype
 from pteron.program.dataflow import access
 
 
@@ -101,6 +101,7 @@ def borrowed(value: torch.Tensor) -> torch.Tensor:
     if not value.is_inference():
         return value.detach()
     try:
-        return dlpack.from_dlpack(value)
+        with on_device(value.device):
+            return dlpack.from_dlpack(value)
     except (RuntimeError, BufferError, TypeError):  # an element type that DLPack does not know
         return value.detach()

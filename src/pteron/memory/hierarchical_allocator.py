@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +37,13 @@ def fixed_slot(arena: torch.Tensor, offset: int, nbytes: int) -> torch.Tensor:
     its neighbour in silence. A tensor imported through DLPack has a storage of its own, of just
     these bytes, that torch will not resize (DESIGN, P8). Views and keeps alive the arena.
     """
-    return dlpack.from_dlpack(arena[offset : offset + nbytes])
+    with on_device(arena.device):  # DLPack exports from the current device only
+        return dlpack.from_dlpack(arena[offset : offset + nbytes])
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which a CUDA device is the current one; for others it does nothing."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def typed(flat: torch.Tensor, tensor: Tensor) -> torch.Tensor:
