@@ -1,0 +1,1 @@
+"""Benchmarks on a GPU: see ``bench/gpu/run.py``."""
