@@ -17,10 +17,12 @@ them; ``python -m support.programs`` (in ``tests``) writes that file anew.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import inspect
 import io
 import os
 import shutil
+import sys
 import tarfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -176,3 +178,22 @@ def write_pack(programs: Mapping[str, Callable[[], Kept]]) -> int:
     PACK.parent.mkdir(parents=True, exist_ok=True)
     PACK.write_bytes(buffer.getvalue())
     return len(buffer.getvalue())
+
+
+def all_programs() -> dict[str, Callable[[], Kept]]:
+    """Import every test file that keeps programs, and return them all by name."""
+    for path in sorted((*TESTS.glob("contracts/test_*.py"), *TESTS.glob("cases/test_*.py"))):
+        name = f"{path.parent.name}_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    from support import programs  # run as __main__, this file is not the module that tests import
+
+    return programs.KEPT
+
+
+if __name__ == "__main__":
+    found = all_programs()
+    sys.stderr.write(f"{PACK}: {len(found)} programs, {write_pack(found):,} bytes\n")
