@@ -51,7 +51,9 @@ class ContainerConstant:
 
 
 _to_handles = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
-_from_handle = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
+# Its singular (alloc_tensor_by_stealing_from_void_ptr) keeps a reference for ever: each call would
+# leak a tensor (seen with torch 2.11 and 2.13).
+_from_handles = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
@@ -153,7 +155,7 @@ class Container:
         )
         if code != 0:
             raise self._error("run", code)
-        return [_from_handle(_new_capsule(output, None, None)) for output in self._outputs]
+        return _from_handles([_new_capsule(output, None, None) for output in self._outputs])
 
     def bind_constants(self, tensors: dict[str, torch.Tensor]) -> None:
         """Give constants, by container name. The tensors are used in place, never copied.
@@ -201,8 +203,7 @@ class Container:
         if handle is None:
             return
         self._function("Delete")(handle)
-        for constant in self._constant_handles:
-            _from_handle(_new_capsule(constant, None, None))
+        _from_handles([_new_capsule(handle, None, None) for handle in self._constant_handles])
         self._constant_handles.clear()
 
     def _function(self, name: str) -> Callable[..., int]:
