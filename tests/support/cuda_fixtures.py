@@ -75,7 +75,7 @@ class Case:
         got = output.detach().float().cpu()
         if self.rows is not None:
             got = got[list(self.rows)]
-        want = self.expected.float()
+        want = self.expected.detach().float()
         assert got.shape == want.shape, f"{tuple(got.shape)} instead of {tuple(want.shape)}"
         return float((got - want).abs().max() / want.abs().max().clamp(min=1.0))
 
