@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support import cuda_fixtures
 from support.commands import DIGITS, MODULES, ROOT, cli
 
@@ -63,14 +65,37 @@ def test_external_weights_are_checked_against_the_data_file(tmp_path: Path) -> N
     assert "float32 [3, 3]" in violation["message"]
 
 
-def test_delegate_blobs_are_checked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_data", [True, False])
+def test_changed_native_code_is_found(with_data: bool, tmp_path: Path) -> None:
     folder = cuda_fixtures.folder() / "linear_relu"
     data = (folder / "linear_relu.pte").read_bytes()
     changed = tmp_path / "changed.pte"
     at = data.index(b"\x7fELF") + 5000
     changed.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    code, (report,) = verify_json(changed, "--data", folder / "aoti_cuda_blob.ptd")
+    words = ("--data", folder / "aoti_cuda_blob.ptd") if with_data else ()
+    code, (report,) = verify_json(changed, *words)
     assert code == 1
     (violation,) = report["violations"]
     assert violation["where"] == "method 'forward', delegate 0 (CudaBackend)"
     assert "SHA-256" in violation["message"]
+
+
+def test_the_weights_of_a_delegate_are_looked_for_if_a_data_file_is_given() -> None:
+    program = cuda_fixtures.folder() / "linear_relu" / "linear_relu.pte"
+    assert verify_json(program)[0] == 0
+    code, (report,) = verify_json(program, "--data", LINEAR_DATA)
+    assert code == 1
+    assert "l.weight" in report["violations"][0]["message"]
+
+
+def test_a_blob_that_is_not_what_its_backend_reads(tmp_path: Path) -> None:
+    data = (ROOT / MODULES / "ModuleAddWithDevice.pte").read_bytes()
+    old, new = b"BackendWithCompilerDemo", b"XnnpackBackend"
+    prefixes = [len(name).to_bytes(4, "little") for name in (old, new)]
+    changed = tmp_path / "changed.pte"
+    changed.write_bytes(data.replace(prefixes[0] + old, prefixes[1] + new.ljust(len(old), b"\0")))
+    code, (report,) = verify_json(changed)
+    assert code == 1
+    (violation,) = report["violations"]
+    assert violation["where"] == "method 'forward', delegate 0 (XnnpackBackend)"
+    assert "XNNPACK" in violation["message"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
+from pteron.cli import progress
 from pteron.errors import NotFoundError
 from pteron.format.ptd import PtdFile, read_ptd
 from pteron.format.pte import PteFile, read_pte
@@ -14,6 +16,7 @@ from pteron.format.source import ByteSource, open_source
 from pteron.program.verify import verify_program, verify_ptd
 
 DATA_MAGIC: Final = b"FT01"
+BIG_FILE_BYTES: Final = 2 << 20
 
 
 def add_file(parser: argparse.ArgumentParser, what: str = "the program, a .pte file") -> None:
@@ -45,9 +48,17 @@ def open_program(path: str) -> PteFile:
 
 def read_verified_pte(source: ByteSource) -> PteFile:
     """Read a program and check all of it."""
-    pte = read_pte(source)
-    verify_program(pte)
+    with working(source):
+        pte = read_pte(source)
+        verify_program(pte)
     return pte
+
+
+def working(source: ByteSource) -> AbstractContextManager[object]:
+    """Show on a terminal that a large file is being checked."""
+    if source.size < BIG_FILE_BYTES:
+        return nullcontext()
+    return progress.working(f"checking {source.name}")
 
 
 def open_data(paths: Sequence[str]) -> tuple[PtdFile, ...]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from typing import Final, TypedDict
 
-from pteron.cli.files import add_data, is_data_file, open_data
+from pteron.cli.files import add_data, is_data_file, open_data, working
 from pteron.cli.native_code import (
     NativeCode,
     delegate_blob,
@@ -15,11 +14,10 @@ from pteron.cli.native_code import (
     native_code_of_data,
 )
 from pteron.cli.page import Page, count, show_json, size
-from pteron.cli.progress import working
-from pteron.errors import AccessFailedError, InvalidProgramError, PteronError
+from pteron.errors import AccessFailedError, InvalidProgramError, NotFoundError, PteronError
 from pteron.format.ptd import PtdFile, read_ptd
 from pteron.format.pte import PteFile, read_pte
-from pteron.format.schema import ExecutionPlan, Tensor
+from pteron.format.schema import BackendDelegate, ExecutionPlan, Tensor
 from pteron.format.source import ByteSource, open_source
 from pteron.limits import MAX_VIOLATIONS_REPORTED
 from pteron.program.constants import constant_bytes, initial_bytes
@@ -44,10 +42,6 @@ examples:
 
 exit codes: 0 if all files are sound, 1 if one is not
 """
-
-_BIG_FLATBUFFER_BYTES: Final = 2 << 20
-_BLOB_CHECKS: Final = {"CudaBackend": "pteron.backends.cuda.describe"}
-"""Modules with a function ``violations(blob, named_data, *, method_name, where)``, by backend."""
 
 
 class Problem(TypedDict):
@@ -130,25 +124,21 @@ def _check_data_file(source: ByteSource, report: Report) -> None:
 
 
 def _check_program(source: ByteSource, ptds: Sequence[PtdFile], report: Report) -> None:
-    if source.size < _BIG_FLATBUFFER_BYTES:
+    with working(source):
         pte = read_pte(source)
         found = find_violations(pte)
-    else:
-        with working(f"checking {source.name}"):
-            pte = read_pte(source)
-            found = find_violations(pte)
     report["violations"] += map(_from_violation, found)
     if found:
         return
     data_map = NamedDataMap(pte, ptds)
     for plan in pte.program.execution_plan:
-        report["violations"] += _check_external(pte, plan, data_map, bool(ptds), report)
-        report["violations"] += _check_blobs(pte, plan, data_map if ptds else None)
+        report["violations"] += _check_external(pte, plan, data_map, report, given=bool(ptds))
+        report["violations"] += _check_blobs(pte, plan, data_map, given=bool(ptds))
     report["native_code"] = find_native_code(pte, data_map, ptds)
 
 
 def _check_external(
-    pte: PteFile, plan: ExecutionPlan, data_map: NamedDataMap, given: bool, report: Report
+    pte: PteFile, plan: ExecutionPlan, data_map: NamedDataMap, report: Report, *, given: bool
 ) -> Iterator[Problem]:
     """Check the tensors that are kept outside against the data files."""
     for index, tensor in enumerate(plan.values):
@@ -166,22 +156,60 @@ def _check_external(
 
 
 def _check_blobs(
-    pte: PteFile, plan: ExecutionPlan, data_map: NamedDataMap | None
+    pte: PteFile, plan: ExecutionPlan, data_map: NamedDataMap, *, given: bool
 ) -> Iterator[Problem]:
+    """Check the delegates' blobs; what they need from data files only if those were given."""
     for number, delegate in enumerate(plan.delegates):
-        module = _BLOB_CHECKS.get(delegate.id)
-        if module is None:
+        check = _BLOB_CHECKS.get(delegate.id)
+        if check is None:
             continue
-        name = bytes(delegate.compile_spec("method_name") or plan.name.encode())
         where = f"method {plan.name!r}, delegate {number} ({delegate.id})"
-        for text in import_module(module).violations(
-            delegate_blob(pte, delegate),
-            data_map,
-            method_name=name.decode("utf-8", "replace"),
-            where=where,
-        ):
-            message = str(text).removeprefix(f"{where}: ")
+        try:
+            found = check(delegate_blob(pte, delegate), delegate, plan, data_map, given=given)
+        except PteronError as error:
+            found = [error.message]
+        for message in found:
             yield Problem(where=where, message=message, method=plan.name, instruction=None)
+
+
+def _check_cuda(
+    blob: memoryview,
+    delegate: BackendDelegate,
+    plan: ExecutionPlan,
+    data_map: NamedDataMap,
+    *,
+    given: bool,
+) -> list[str]:
+    from pteron.backends.cuda.describe import describe, violations
+
+    name = bytes(delegate.compile_spec("method_name") or plan.name.encode())
+    method_name = name.decode("utf-8", "replace")
+    found = violations(
+        blob, data_map if given else None, method_name=method_name, where="the delegate"
+    )
+    if not found and not given:
+        try:
+            describe(blob, data_map, method_name=method_name, where="the delegate")
+        except NotFoundError:  # its code is in a data file
+            return []
+    return list(found)
+
+
+def _check_xnnpack(
+    blob: memoryview,
+    delegate: BackendDelegate,
+    plan: ExecutionPlan,
+    data_map: NamedDataMap,
+    *,
+    given: bool,
+) -> list[str]:
+    from pteron.backends.xnnpack.blob import read_blob
+    from pteron.backends.xnnpack.verify import find_violations as find_in_blob
+
+    return [str(found) for found in find_in_blob(read_blob(blob), data_map if given else None)]
+
+
+_BLOB_CHECKS: Final = {"CudaBackend": _check_cuda, "XnnpackBackend": _check_xnnpack}
 
 
 def _problem(error: PteronError) -> Problem:
