@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pteron.backends.cuda.describe import CheckedDelegate, check_delegate
@@ -18,6 +19,7 @@ from pteron.errors import (
     InvalidProgramError,
     NotFoundError,
     NotSupportedError,
+    PteronError,
 )
 from pteron.format.schema import Tensor
 
@@ -232,6 +234,12 @@ class CudaDelegate(DelegateHandle):
                 container.close()
                 self._constants.release()
                 self._return_cached_memory()
+
+    def __del__(self) -> None:
+        """Delete the container of a delegate that was dropped without a close."""
+        if not sys.is_finalizing():  # at exit, the driver takes all back
+            with suppress(PteronError, RuntimeError, AttributeError):
+                self.close()
 
     def _new_container(self) -> Container:
         from pteron.backends.cuda.container import Container
@@ -448,6 +456,9 @@ def _sink(
         output.copy_(result)
 
     def take(result: torch.Tensor, taken: list[int]) -> None:
+        if not output.untyped_storage().resizable():  # the executor has fixed its place since
+            copy(result, taken)
+            return
         check(result)
         pointer = result.untyped_storage().data_ptr()
         if pointer in taken or is_own_memory(pointer):
