@@ -156,6 +156,24 @@ def test_an_output_without_a_place_takes_over_the_result(batch: HostDelegate) ->
     torch.testing.assert_close(output, model("batch")[0](x))
 
 
+def test_an_output_whose_place_was_fixed_later_is_copied_to(batch: HostDelegate) -> None:
+    delegate = HostBackend().init(batch.context())
+    x, output = torch.randn(3, 8), torch.empty(0)
+    call = delegate.bind([x, output])
+    call()
+    output.set_(slot(torch.empty(3, 4)))
+    address = output.data_ptr()
+    call()
+    assert output.data_ptr() == address
+    torch.testing.assert_close(output, model("batch")[0](x))
+
+
+def test_a_result_belongs_to_its_taker_alone(batch: HostDelegate) -> None:
+    delegate = HostBackend().init(batch.context())
+    (result,) = delegate._container.run([torch.randn(3, 8)], None)
+    assert result._use_count() == 1, "a reference is left behind: every call would leak"
+
+
 @pytest.mark.parametrize("kind", ["transposed", "strided", "misaligned"])
 def test_inputs_that_are_not_as_compiled_are_read_by_their_values(
     batch: HostDelegate, kind: str, capfd: pytest.CaptureFixture[str]

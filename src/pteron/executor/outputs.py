@@ -11,7 +11,13 @@ from torch.utils import dlpack
 from pteron.executor.evalue import ValueTable
 from pteron.format.schema import Tensor, TensorShapeDynamism
 from pteron.memory.device_allocator import find_device_allocator
-from pteron.memory.hierarchical_allocator import dense_strides, on_device, torch_dtype
+from pteron.memory.hierarchical_allocator import (
+    dense_strides,
+    fixed_slot,
+    on_device,
+    torch_dtype,
+    typed,
+)
 from pteron.program.dataflow import access
 
 
@@ -30,9 +36,27 @@ class Outputs:
         self._refill: list[Callable[[], None]] = []
 
     def fix(self) -> None:
-        """Copy every output from now on, so that the method writes to the same memory each time."""
+        """Copy every output from now on, so that the method writes to the same memory each time.
+
+        Outputs without a place in the plan get one that cannot be resized: a delegate then copies
+        its result into it, instead of re-pointing it.
+        """
         self.prepare()
+        for index in self._owned:
+            self._fix(index)
         self._owned = frozenset()
+
+    def _fix(self, index: int) -> None:
+        value, device = self._table.plan.values[index], self._table.devices[index]
+        assert isinstance(value, Tensor)
+        assert device is not None
+        allocator = find_device_allocator(device.type)
+        assert allocator is not None
+        with torch.inference_mode(mode=False):
+            arena = allocator.empty((value.nbytes,), torch.uint8, device)
+            fixed = typed(fixed_slot(arena, 0, value.nbytes), value)
+            slot: torch.Tensor = self._table.values[index]
+            slot.set_(fixed)  # type: ignore[call-overload]
 
     def prepare(self) -> None:
         """Give outputs that were handed over fresh memory; called before a run."""
