@@ -27,10 +27,12 @@ from pteron.limits import MAX_NAME_BYTES, MAX_TABLES
 BOOL: Final = "?"
 INT8: Final = "b"
 UINT8: Final = "B"
+INT16: Final = "h"
 INT32: Final = "i"
 UINT32: Final = "I"
 INT64: Final = "q"
 UINT64: Final = "Q"
+FLOAT32: Final = "f"
 FLOAT64: Final = "d"
 OFFSET: Final = "O"
 """An offset to a string, a vector or a table: gives two items, see :class:`TableSpec`."""
@@ -40,7 +42,18 @@ Decoder = Callable[[int], "tuple[Any, ...]"]
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
-_ITEM_BYTES = {BOOL: 1, INT8: 1, UINT8: 1, INT32: 4, UINT32: 4, INT64: 8, UINT64: 8, FLOAT64: 8}
+_ITEM_BYTES = {
+    BOOL: 1,
+    INT8: 1,
+    UINT8: 1,
+    INT16: 2,
+    INT32: 4,
+    UINT32: 4,
+    FLOAT32: 4,
+    INT64: 8,
+    UINT64: 8,
+    FLOAT64: 8,
+}
 _FIELD_BYTES = {**_ITEM_BYTES, OFFSET: 4}
 _NATIVE = sys.byteorder == "little"
 _SHORT = 64
@@ -68,7 +81,7 @@ class TableSpec:
     fields: tuple[Field, ...]
 
 
-_DEFAULTS: dict[str, Any] = {BOOL: False, FLOAT64: 0.0}
+_DEFAULTS: dict[str, Any] = {BOOL: False, FLOAT32: 0.0, FLOAT64: 0.0}
 
 
 def fields(**kinds: str) -> tuple[Field, ...]:

@@ -1,0 +1,249 @@
+"""Arithmetic on 8-bit values, as XNNPACK does it.
+
+A value quantized with one scale and zero point is held as float32 whole numbers, its elements less
+the zero point. Float32 holds whole numbers up to 2^24 exactly, so that sums and products of them
+come out as XNNPACK's integers do; results are scaled, rounded half to even and clamped.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import torch
+
+from pteron.backends.xnnpack.graph import Datatype, Node, NodeKind, PerToken, Slope, Value
+from pteron.backends.xnnpack.planner import FLOATS, LATTICE, Operand, Planner, lowers
+
+QMIN, QMAX = -128, 127
+
+
+def float32(number: float) -> float:
+    """Round to the nearest float32, as XNNPACK's own arithmetic on scales does."""
+    rounded: float = struct.unpack("f", struct.pack("f", number))[0]
+    return rounded
+
+
+def stored_range(value: Value) -> tuple[int, int]:
+    """Return the least and the greatest element as it is stored."""
+    return (QMIN, QMAX) if value.datatype is Datatype.QINT8 else (0, 255)
+
+
+def bounds(value: Value, low: float = -inf, high: float = inf) -> tuple[float, float]:
+    """Return the least and the greatest whole number of a value, within a range of real ones."""
+    affine = value.affine
+    least, most = stored_range(value)
+    ends = []
+    for end in (low, high):
+        stored = min(max(end / affine.scale + affine.zero_point, least), most)
+        ends.append(float(round(float32(stored)) - affine.zero_point))
+    return ends[0], ends[1]
+
+
+def node_bounds(planner: Planner, node: Node) -> tuple[float, float]:
+    """Return the range of whole numbers that a node's output may have."""
+    return bounds(planner.value(node.outputs[0]), node.output_min, node.output_max)
+
+
+def settle(planner: Planner, tensor: Operand, node: Node) -> None:
+    """Record the rounding of scaled numbers to whole ones inside their range, in place."""
+    planner.tape.call(torch.clamp_, tensor, *node_bounds(planner, node))
+    planner.tape.call(torch.round_, tensor)
+
+
+def settle_half_up(planner: Planner, tensor: Operand, node: Node) -> None:
+    """Record what :func:`settle` does, for numbers to which 0.5 was added."""
+    planner.tape.call(torch.floor_, tensor)
+    planner.tape.call(torch.clamp_, tensor, *node_bounds(planner, node))
+
+
+def read(planner: Planner, value: Value, stored: Operand) -> None:
+    """Record how an 8-bit input, with the value's dimensions, becomes whole numbers."""
+    into = planner.out(value.id)
+    planner.tape.call(torch.sub, stored, float(value.affine.zero_point), out=into)
+
+
+def write(planner: Planner, value: Value, target: Operand, whole: Operand) -> None:
+    """Record how whole numbers become an 8-bit output."""
+    planner.tape.call(store, whole, value.affine.zero_point, target)
+
+
+def store(whole: torch.Tensor, zero_point: int, target: torch.Tensor) -> None:
+    """Write whole numbers as elements."""
+    target.copy_(whole + zero_point)
+
+
+# -- datatypes ------------------------------------------------------------------------------------
+
+
+@lowers(NodeKind.CONVERT)
+def lower_convert(planner: Planner, node: Node) -> None:
+    """Record a change of datatype."""
+    before, after = planner.value(node.inputs[0]), planner.value(node.outputs[0])
+    kinds = before.datatype, after.datatype
+    if kinds[0] in FLOATS and kinds[1] in (Datatype.QDINT8, Datatype.QPINT8):
+        lower_quantize_rows(planner, node)
+    elif kinds[0] in FLOATS and kinds[1] in FLOATS:
+        source, into = planner.source_and_target(node)
+        planner.tape.call(torch.Tensor.copy_, into, source)
+    elif kinds[0] in FLOATS and kinds[1] in LATTICE:
+        source, into = planner.source_and_target(node)
+        planner.tape.call(torch.mul, source, float32(1.0 / after.affine.scale), out=into)
+        settle(planner, into, node)
+    elif kinds[0] in LATTICE and kinds[1] in FLOATS:
+        source, into = planner.source_and_target(node)
+        planner.tape.call(torch.mul, source, before.affine.scale, out=into)
+    elif kinds[0] in LATTICE and kinds[1] in LATTICE:
+        lower_requantize(planner, node)
+    else:
+        planner.refuse(f"{node}: a change from {before} to {after}")
+
+
+def lower_requantize(planner: Planner, node: Node) -> None:
+    """Record a change of scale: by 256ths, rounded half up (``xnn_qs8_vcvt``)."""
+    before, after = planner.value(node.inputs[0]), planner.value(node.outputs[0])
+    multiplier = round(256.0 * float32(before.affine.scale / after.affine.scale))
+    source, into = planner.source_and_target(node)
+    planner.tape.call(torch.mul, source, multiplier / 256, out=into)
+    planner.tape.call(torch.Tensor.add_, into, 0.5)
+    settle_half_up(planner, into, node)
+
+
+def lower_quantize_rows(planner: Planner, node: Node) -> None:
+    """Record a quantization with a scale and zero point for each row (qdint8)."""
+    (source,), (target,) = node.inputs, node.outputs
+    quantization = planner.value(target).quantization
+    assert isinstance(quantization, PerToken)
+    shape = planner.shapes[target]
+    inner = shape[len(shape) - quantization.num_nonbatch_dims :]
+    rows = math.prod(shape[: len(shape) - len(inner)])
+    whole = planner.out(target)
+    assert isinstance(whole, torch.Tensor)
+    flat = (rows, math.prod(inner))
+    step = torch.empty((rows, 1), device=planner.device)
+    x = planner.reshaped(planner.x(source), flat)
+    planner.tape.call(quantize_rows, x, whole.view(flat), step)
+    planner.held[target].scale = step
+
+
+def quantize_rows(x: torch.Tensor, whole: torch.Tensor, step: torch.Tensor) -> None:
+    """Quantize each row by its own range; write whole numbers, and what one step of a row is.
+
+    ``xnn_qd8_asymmetric_quantization_params``: the range is widened to hold 0, and the zero point
+    is chosen at the end of the range where rounding costs less.
+    """
+    x = x.float()
+    low, high = torch.aminmax(x, dim=1, keepdim=True)
+    low.clamp_(max=0)
+    high.clamp_(min=0)
+    scale = torch.reciprocal(high - low).mul_(QMAX - QMIN)
+    scale.nan_to_num_(nan=1.0, posinf=1.0)  # a row of zeros
+    low.mul_(scale)
+    high.mul_(scale)
+    zero = torch.where((low + QMIN) + (high + QMAX) > 0, QMIN - low, QMAX - high)
+    zero.clamp_(QMIN, QMAX).round_()
+    torch.mul(x, scale, out=whole).round_()
+    torch.clamp(whole, QMIN - zero, QMAX - zero, out=whole)
+    torch.reciprocal(scale, out=step)
+
+
+# -- elements -------------------------------------------------------------------------------------
+
+
+def lower_clamp(planner: Planner, node: Node) -> None:
+    """Record a clamp of 8-bit values, whose scale stays the same."""
+    before, after = planner.value(node.inputs[0]), planner.value(node.outputs[0])
+    if before.quantization != after.quantization:
+        lower_requantize(planner, node)
+        return
+    source, into = planner.source_and_target(node)
+    planner.tape.call(torch.clamp, source, *node_bounds(planner, node), out=into)
+
+
+def lower_unary(
+    planner: Planner, node: Node, function: Callable[..., Any], extra: tuple[float, ...]
+) -> None:
+    """Record a function of real numbers, between two changes of scale."""
+    before, after = planner.value(node.inputs[0]), planner.value(node.outputs[0])
+    source, into = planner.source_and_target(node)
+    if node.kind is NodeKind.LEAKY_RELU and isinstance(node.options, Slope):
+        positive = float32(before.affine.scale / after.affine.scale)
+        scales = (positive, float32(positive * node.options.value))
+        planner.tape.call(_leaky, source, *(round(256 * s) / 256 for s in scales), into)
+        settle_half_up(planner, into, node)
+        return
+    tape = planner.tape
+    tape.call(torch.mul, source, before.affine.scale, out=into)
+    tape.call(function, into, *extra, out=into)
+    tape.call(torch.Tensor.mul_, into, float32(1.0 / after.affine.scale))
+    # XNNPACK makes a table of these; there the zero point is added before rounding.
+    tape.call(round_stored, into, after.affine.zero_point)
+    tape.call(torch.clamp_, into, *node_bounds(planner, node))
+
+
+def _leaky(source: torch.Tensor, positive: float, negative: float, into: torch.Tensor) -> None:
+    below = torch.clamp(source, max=0).mul_(negative)
+    torch.clamp(source, min=0, out=into).mul_(positive)
+    into.add_(below).add_(0.5)
+
+
+def round_stored(numbers: torch.Tensor, zero_point: int) -> None:
+    """Round numbers as they are with the zero point added: it decides which way a half goes."""
+    numbers.add_(zero_point).round_().sub_(zero_point)
+
+
+def lower_binary(planner: Planner, node: Node, function: Callable[..., Any]) -> None:
+    """Record an operation on two 8-bit values."""
+    a, b, into = planner.two_sources_and_target(node)
+    x, y = (planner.value(number).affine for number in node.inputs)
+    z, tape = planner.value(node.outputs[0]).affine, planner.tape
+    if node.kind in (NodeKind.ADD, NodeKind.SUBTRACT):
+        first, second = add_multipliers(x.scale / z.scale, y.scale / z.scale)
+        if node.kind is NodeKind.SUBTRACT:
+            second = -second
+        tape.call(_add, a, first, b, second, into)
+        settle_half_up(planner, into, node)
+    elif node.kind is NodeKind.MULTIPLY:
+        tape.call(torch.mul, a, b, out=into)
+        tape.call(torch.Tensor.mul_, into, float32(float32(x.scale * y.scale) / z.scale))
+        settle(planner, into, node)
+    else:
+        tape.call(_of_reals, function, a, x.scale, b, y.scale, into)
+        tape.call(torch.Tensor.mul_, into, float32(1.0 / z.scale))
+        tape.call(round_stored, into, z.zero_point)
+        tape.call(torch.clamp_, into, *node_bounds(planner, node))
+
+
+def add_multipliers(first: float, second: float) -> tuple[float, float]:
+    """Return two scales as multiples of one power of two, as XNNPACK's addition takes them.
+
+    The larger becomes a whole number of 21 bits (``xnn_init_qs8_add_minmax_scalar_params``).
+    """
+    first, second = float32(first), float32(second)
+    shift = 20 - (math.frexp(max(first, second))[1] - 1)
+    return round(first * 2.0**shift) / 2.0**shift, round(second * 2.0**shift) / 2.0**shift
+
+
+_HALF = torch.tensor(0.5)
+
+
+def _add(a: torch.Tensor, first: float, b: torch.Tensor, second: float, into: torch.Tensor) -> None:
+    """Write ``a * first + b * second + 0.5`` into a tensor that may be ``a`` or ``b``."""
+    if into.data_ptr() == b.data_ptr():
+        a, first, b, second = b, second, a, first
+    torch.add(_HALF, a, alpha=first, out=into)
+    into.add_(b, alpha=second)
+
+
+def _of_reals(
+    function: Callable[..., Any],
+    a: torch.Tensor,
+    first: float,
+    b: torch.Tensor,
+    second: float,
+    into: torch.Tensor,
+) -> None:
+    torch.Tensor.copy_(into, function(a * first, b * second))
