@@ -7,6 +7,7 @@ thing in it, writes it with :func:`write`, and looks at what the verifier says.
 from __future__ import annotations
 
 import copy
+import struct
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,11 @@ with warnings.catch_warnings():
         _program_to_flatbuffer,
     )
     from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
-    from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
+    from executorch.exir._serialize._program import (
+        PTEFile,
+        deserialize_pte_binary,
+        serialize_pte_binary,
+    )
     from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
     from executorch.exir.scalar_type import ScalarType
     from executorch.exir.tensor_layout import TensorLayout
@@ -32,6 +37,7 @@ from pteron.program.verify import find_violations
 __all__ = [
     "MESSAGE",
     "ScalarType",
+    "deserialize_pte_binary",
     "edited",
     "ex",
     "example",
@@ -42,6 +48,8 @@ __all__ = [
     "parsed_by_executorch",
     "plan",
     "program",
+    "serialize_pte_binary",
+    "shared_tables",
     "tensor",
     "violations",
     "write",
@@ -142,7 +150,7 @@ def write(
     named: Mapping[str, bytes] | None = None,
     segments: bool = True,
 ) -> bytes:
-    """Serialize a program as executorch does; with ``segments`` delegates' data go into segments."""
+    """Serialize a program as executorch does, delegates' data into ``segments`` if asked."""
     names = list(named or {})
     store = NamedDataStoreOutput(
         buffers=[(named or {})[name] for name in names],
@@ -202,6 +210,31 @@ def edited(root: Any, edit: Callable[[Any], Any]) -> Any:
     root = copy.deepcopy(root)
     edit(root)
     return root
+
+
+def shared_tables(*, methods: int, values: int) -> bytes:
+    """Write a program by hand whose methods are all one table, and whose values are one too."""
+    out = bytearray(struct.pack("<I4s", 0, b"ET12"))
+
+    def vtable(*at: int) -> int:
+        start = len(out)
+        out.extend(struct.pack(f"<{2 + len(at)}H", 4 + 2 * len(at), 8, *at))
+        out.extend(bytes(-len(out) % 4))
+        return start
+
+    def same_target(count: int) -> None:
+        """Write a vector whose entries all lead to what comes behind it."""
+        out.extend(struct.pack(f"<{count + 1}I", count, *range(4 * count, 0, -4)))
+
+    null, value, plan_, root = vtable(), vtable(8, 4), vtable(0, 0, 4), vtable(0, 4)
+    out[:4] = struct.pack("<I", len(out))
+    out.extend(struct.pack("<iI", len(out) - root, 4))
+    same_target(methods)
+    out.extend(struct.pack("<iI", len(out) - plan_, 4))
+    same_target(values)
+    out.extend(struct.pack("<iII", len(out) - value, 8, 1))
+    out.extend(struct.pack("<i", len(out) - null))
+    return bytes(out)
 
 
 # -- the example ----------------------------------------------------------------------------------

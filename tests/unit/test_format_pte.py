@@ -27,6 +27,7 @@ from support.plans import (
     parsed_by_executorch,
     plan,
     program,
+    shared_tables,
     tensor,
     violations,
     write,
@@ -403,42 +404,7 @@ def test_too_many_methods_are_refused_before_they_are_read(monkeypatch: pytest.M
 
 def test_shared_tables_are_not_unrolled_for_ever() -> None:
     with pytest.raises(OutOfResourcesError, match="its tables share entries"):
-        opened(bytes(_one_value_many_times(300_000)))
-
-
-def _one_value_many_times(count: int) -> bytearray:
-    """Return a program of 1,000 methods that are one table, with one value ``count`` times."""
-    out = bytearray(struct.pack("<I4s", 0, b"ET12"))
-
-    def align() -> None:
-        out.extend(bytes(-len(out) % 4))
-
-    def vtable(*at: int) -> int:
-        align()
-        start = len(out)
-        out.extend(struct.pack(f"<{2 + len(at)}H", 4 + 2 * len(at), 8, *at))
-        align()
-        return start
-
-    null_vtable = vtable()
-    evalue_vtable = vtable(8, 4)
-    plan_vtable = vtable(0, 0, 4)
-    program_vtable = vtable(0, 4)
-    root = len(out)
-    out[0:4] = struct.pack("<I", root)
-    out.extend(struct.pack("<iI", root - program_vtable, 4))
-    plans = len(out)
-    out.extend(struct.pack("<I", 1000))
-    plan_at = plans + 4 + 4000
-    out.extend(b"".join(struct.pack("<I", plan_at - (plans + 4 + 4 * n)) for n in range(1000)))
-    out.extend(struct.pack("<iI", plan_at - plan_vtable, 4))
-    values = len(out)
-    out.extend(struct.pack("<I", count))
-    evalue_at = values + 4 + 4 * count
-    out.extend(struct.pack(f"<{count}I", *(evalue_at - (values + 4 + 4 * n) for n in range(count))))
-    out.extend(struct.pack("<iII", evalue_at - evalue_vtable, 8, 1))
-    out.extend(struct.pack("<i", len(out) - null_vtable))
-    return out
+        opened(shared_tables(methods=1000, values=300_000))
 
 
 def test_the_number_of_arguments_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

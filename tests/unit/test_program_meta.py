@@ -112,7 +112,7 @@ def test_repr_is_that_of_executorch(shared: Path) -> None:
     from executorch.runtime import Runtime
 
     folder = shared / "fixtures" / "peer_modules"
-    for name in ("ModuleIndex", "ModuleAddHalf", "ModuleMultipleEntry", "ModuleKVCacheInputPos"):
+    for name in ("ModuleIndex", "ModuleAddMul", "ModuleMultipleEntry", "ModuleKVCacheInputPos"):
         path = folder / f"{name}.pte"
         theirs = Runtime.get().load_program(path)
         for entry in read_pte(open_source(path)).program.execution_plan:

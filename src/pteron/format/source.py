@@ -142,7 +142,9 @@ def _map_descriptor(descriptor: int, name: str) -> ByteSource:
     if status.st_size == 0:  # an empty file cannot be mapped
         return ByteSource(b"", name=name)
     try:
-        return ByteSource(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), name=name)
+        # A private map: should anybody write to a constant after all, the process gets pages of
+        # its own. A read-only map would end it.
+        return ByteSource(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY), name=name)
     except (OSError, ValueError) as error:
         raise AccessFailedError(
             f"{name} ({status.st_size} bytes) cannot be mapped: {error}"

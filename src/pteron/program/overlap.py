@@ -42,7 +42,7 @@ _NEVER = 1 << 62
 class Overlap:
     """Two values over the same bytes, and the instructions between which each is in use.
 
-    Instruction -1 stands for the time before the first.
+    Instruction -1 stands for the time before the first; their number, for the time after the last.
     """
 
     buffer: int
@@ -101,7 +101,7 @@ class _Uses:
 
     def __init__(self, plan: ExecutionPlan) -> None:
         self.plan = plan
-        self.end = max(len(plan.instructions) - 1, 0)
+        self.end = len(plan.instructions)
         self.first = [_NEVER] * len(plan.values)
         self.last = [-2] * len(plan.values)
         self.written = bytearray(len(plan.values))

@@ -28,6 +28,7 @@ from pteron.format.schema import (
     TensorShapeDynamism,
 )
 from pteron.program.constants import constant_problem, initial_is_missing, initial_problem
+from pteron.program.dataflow import access
 from pteron.program.disasm import describe_instruction, format_value
 from pteron.program.overlap import find_overlaps
 from pteron.program.violations import Findings
@@ -72,6 +73,7 @@ def verify_plan(pte: PteFile, plan: ExecutionPlan, findings: Findings) -> None:
     verifier.values()
     verifier.chains()
     if len(findings.found) == before:  # what comes next relies on all the rest
+        verifier.constants_stay()
         verifier.overlaps()
 
 
@@ -379,13 +381,54 @@ class _PlanVerifier:
                 text = format_value(self.plan, step.value_index)
                 self.add_instruction(index, f"what is freed is {text}, not a tensor")
 
+    # -- data flow -----------------------------------------------------------------------------
+
+    def constants_stay(self) -> None:
+        """Check that nothing writes its result to a constant: its memory is the file's.
+
+        A constant that is changed in place is state that the plan gives no memory
+        (``dataflow.unwritten_values``). What a delegate writes, and an operator that returns
+        nothing, is for those to check who run them.
+        """
+        plan = self.plan
+        constants = {
+            index
+            for index, value in enumerate(plan.values)
+            if isinstance(value, Tensor) and value.is_constant
+        }
+        if not constants:
+            return
+        for number, index in enumerate(plan.inputs):
+            if index in constants:
+                self.add(f"input {number}", f"{format_value(plan, index)} is a constant")
+        suspects = constants | {
+            index
+            for index, value in enumerate(plan.values)
+            if isinstance(value, (TensorList, OptionalTensorList))
+            and not constants.isdisjoint(value.items)
+        }
+        for number, step in enumerate(plan.instructions):
+            if isinstance(step, KernelCall):
+                if suspects.isdisjoint(step.args):
+                    continue
+            elif not isinstance(step, MoveCall):
+                continue
+            flow = access(plan, step)
+            for index in flow.writes:
+                if index in constants:
+                    text = format_value(plan, index)
+                    self.add_instruction(number, f"it writes to {text}, which is a constant")
+            if flow.aliases and step.args[0] in constants:  # type: ignore[union-attr]
+                constants.update(flow.writes)
+                suspects.update(flow.writes)
+
     # -- plan -------------------------------------------------------------------------------------
 
     def overlaps(self) -> None:
         """Check that no two values share bytes while both are in use."""
         for pair in find_overlaps(self.plan):
             texts = [
-                f"{format_value(self.plan, value)} (in use {_lifetime(*life)})"
+                f"{format_value(self.plan, value)} (in use {self.lifetime(*life)})"
                 for value, life in (
                     (pair.first_value, pair.first_lifetime),
                     (pair.second_value, pair.second_lifetime),
@@ -393,7 +436,9 @@ class _PlanVerifier:
             ]
             self.add(f"planned buffer {pair.buffer}", f"{texts[0]} and {texts[1]} share bytes")
 
-
-def _lifetime(first: int, last: int) -> str:
-    begin = "from the start" if first < 0 else f"from instruction {first}"
-    return f"{begin} to {last}" if last > first else begin
+    def lifetime(self, first: int, last: int) -> str:
+        """Say between which instructions a value is in use."""
+        begin = "from the start" if first < 0 else f"from instruction {first}"
+        if last >= len(self.plan.instructions):
+            return f"{begin} to the end"
+        return f"{begin} to {last}" if last > max(first, 0) else begin
