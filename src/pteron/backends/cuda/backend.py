@@ -15,6 +15,7 @@ from pteron.backends.interface import Backend, BackendInitContext, DelegateHandl
 from pteron.errors import (
     DelegateInvalidCompatibilityError,
     DelegateInvalidHandleError,
+    InternalError,
     InvalidArgumentError,
     InvalidProgramError,
     NotFoundError,
@@ -199,7 +200,11 @@ class CudaDelegate(DelegateHandle):
                 if live is None:
                     raise DelegateInvalidHandleError(f"{self._where}: the delegate is closed")
                 given = [check(tensor) for check, tensor in zip(checks, inputs, strict=True)]
-                results = live.run(given, raw_stream())
+                try:
+                    results = live.run(given, raw_stream())
+                except InternalError as error:
+                    _add_free_memory(error, device)
+                    raise
                 taken = [tensor.untyped_storage().data_ptr() for tensor in given]
                 for sink, result in zip(sinks, results, strict=True):
                     sink(result, taken)
@@ -309,6 +314,16 @@ class CudaDelegate(DelegateHandle):
             import torch
 
             torch.cuda.synchronize(self.device)
+
+
+def _add_free_memory(error: PteronError, device: torch.device) -> None:
+    """Tell how much memory there is: what a failed run lacks most often, and does not say."""
+    if device.type == "cuda":
+        import torch
+
+        with suppress(RuntimeError):
+            free, total = torch.cuda.mem_get_info(device)
+            error.add_context(f"{device} has {free:,} of {total:,} bytes free")
 
 
 def device_guard(device: torch.device) -> AbstractContextManager[Any]:

@@ -84,7 +84,16 @@ class Constants:
             storage.reset()
 
     def release(self) -> None:
-        """Give up the shares; memory that nobody else shares goes back to its device."""
+        """Give up the shares; memory that nobody else shares goes back to its device.
+
+        A container never lets go of the tensors it was given (MaybeOwningAtenTensorHandle in torch's
+        ``aoti_runtime/utils.h``), so the memory is taken out of them.
+        """
+        import torch
+
+        with torch.inference_mode():
+            for tensor in self.tensors.values():
+                tensor.set_()  # type: ignore[call-overload]
         self.tensors.clear()
         self.state.clear()
         self._storages.clear()
