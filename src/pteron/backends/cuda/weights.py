@@ -86,8 +86,8 @@ class Constants:
     def release(self) -> None:
         """Give up the shares; memory that nobody else shares goes back to its device.
 
-        A container never lets go of the tensors it was given (MaybeOwningAtenTensorHandle in torch's
-        ``aoti_runtime/utils.h``), so the memory is taken out of them.
+        A container never lets go of the tensors it was given (``MaybeOwningAtenTensorHandle`` in
+        torch's ``aoti_runtime/utils.h``), so the memory is taken out of them.
         """
         import torch
 
