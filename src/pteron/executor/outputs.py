@@ -33,7 +33,8 @@ class Outputs:
         self._table = table
         self._indices = table.plan.outputs
         self._owned = _handed_over(table)
-        self._refill: list[Callable[[], None]] = []
+        self._refill: dict[int, Callable[[], None]] = {}
+        """How to give an output fresh memory, for each that was handed over since the last run."""
 
     def fix(self) -> None:
         """Copy every output from now on, so that the method writes to the same memory each time.
@@ -61,11 +62,10 @@ class Outputs:
     def prepare(self) -> None:
         """Give outputs that were handed over fresh memory; called before a run."""
         while self._refill:
-            self._refill.pop()()
+            self._refill.popitem()[1]()
 
     def collect(self, *, borrow: bool) -> list[Any]:
         """Return the outputs of the run that has just ended."""
-        given: set[int] = set()
         outputs: list[Any] = []
         for index in self._indices:
             value = self._table.values[index]
@@ -73,10 +73,9 @@ class Outputs:
                 outputs.append(list(value) if isinstance(value, list) else value)
             elif borrow:
                 outputs.append(borrowed(value))
-            elif index in self._owned and index not in given:
-                given.add(index)
+            elif index in self._owned and index not in self._refill:
                 outputs.append(value.detach())
-                self._refill.append(self._refiller(index, value))
+                self._refill[index] = self._refiller(index, value)
             else:
                 outputs.append(value.clone())
         return outputs
