@@ -149,7 +149,8 @@ class ScalarInput:
     """Checks one input that is no tensor.
 
     ExecuTorch bakes the value that a number had at export into the program, so another one is
-    refused; where the program reads the number itself (stored as None), any is taken.
+    refused. A number that the program reads itself, and a string, which no program reads, are
+    stored as None: any is taken.
     """
 
     def __init__(self, table: ValueTable, position: int, index: int, *, is_read: bool) -> None:
@@ -158,11 +159,11 @@ class ScalarInput:
         self._index = index
         self._baked = table.values[index]
         self._kind = type(table.plan.values[index])
-        self._is_read = is_read
+        self._also: tuple[type, ...] = (bool, int, float) if is_read else (str,)
 
     def __call__(self, given: Any) -> None:
         if self._kind is Null:
-            if given is None or (self._is_read and isinstance(given, (bool, int, float))):
+            if given is None or isinstance(given, self._also):
                 self._table.values[self._index] = given
                 return
             raise InvalidTypeError(f"{self._what} has to be None, got {_short(given)}")

@@ -14,6 +14,7 @@ from pteron.errors import (
     InternalError,
     InvalidArgumentError,
     InvalidStateError,
+    InvalidTypeError,
     MemoryAllocationFailedError,
     NotFoundError,
     PteronError,
@@ -121,6 +122,11 @@ class Method:
         self._check_open()
         if isinstance(inputs, torch.Tensor):
             inputs = (inputs,)
+        if not isinstance(inputs, (list, tuple)):
+            raise InvalidTypeError(
+                f"method {self.name!r} takes its inputs as a list or tuple, got "
+                f"{type(inputs).__name__}"
+            )
         if len(inputs) != len(self._inputs):
             raise InvalidArgumentError(
                 f"method {self.name!r} takes {len(self._inputs)} input(s), got {len(inputs)}"
