@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -250,14 +250,6 @@ def isnan(self: Tensor, *, out: Tensor) -> Tensor:
     return result
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> Tensor:  # noqa: A002
-    """Apply a layer; torch resizes the result of a single vector, with a warning."""
-    if input.dim() > 1:
-        result: Tensor = _NN.linear(input, weight, bias, out=out)
-        return result
-    return write(out, _NN.linear(input, weight, bias))
-
-
 def rsub(self: Tensor, other: Any, *, alpha: Any = 1, out: Tensor) -> Tensor:
     """Return ``other - alpha * self``."""
     result: Tensor = _F.sub(other, self, alpha=alpha, out=out)
@@ -343,143 +335,3 @@ def _var_without_freedom(
     else:
         squares = _F.var(self, dim, correction=0, keepdim=keepdim) * count
     return squares / 0.0
-
-
-# Normalisation: torch's kernels trust that statistics have one entry per channel.
-
-
-def batch_norm_legit(
-    input: Tensor,  # noqa: A002 - the schema's name
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    training: bool,
-    momentum: float,
-    eps: float,
-    **outs: Tensor,
-) -> None:
-    """Normalise over the batch, or by running statistics, which training updates."""
-    _check_channels(input, (weight, bias, running_mean, running_var))
-    args = (input, weight, bias, running_mean, running_var, training, momentum, eps)
-    _write_statistics(outs.values(), _F._native_batch_norm_legit(*args))
-
-
-def batch_norm_no_stats(
-    input: Tensor,  # noqa: A002
-    weight: Tensor | None,
-    bias: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    **outs: Tensor,
-) -> None:
-    """Normalise over the batch."""
-    _check_channels(input, (weight, bias))
-    args = (input, weight, bias, training, momentum, eps)
-    _write_statistics(outs.values(), _F._native_batch_norm_legit(*args))
-
-
-def batch_norm_no_training(
-    input: Tensor,  # noqa: A002
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-    **outs: Tensor,
-) -> None:
-    """Normalise by running statistics."""
-    _check_channels(input, (weight, bias, running_mean, running_var))
-    args = (input, weight, bias, running_mean, running_var, momentum, eps)
-    _write_statistics(outs.values(), _F._native_batch_norm_legit_no_training(*args))
-
-
-def _check_channels(input: Tensor, vectors: Sequence[Tensor | None]) -> None:  # noqa: A002
-    channels = input.size(1) if input.dim() > 1 else -1
-    for vector in vectors:
-        if vector is not None and vector.numel() != channels:
-            raise InvalidArgumentError(
-                f"a batch norm of an input of shape {tuple(input.shape)} with a weight, bias or "
-                f"statistic of shape {tuple(vector.shape)}; expected one entry per channel"
-            )
-
-
-def _write_statistics(outs: Iterable[Tensor], results: Iterable[Tensor | None]) -> None:
-    """Write results, and the statistics that the program has room for.
-
-    Without training, the host gives empty statistics and CUDA full ones: a slot that was planned
-    for the other stays as it is. A dynamic slot comes empty, and has room for more.
-    """
-    for number, (out, result) in enumerate(zip(outs, results, strict=True)):
-        if result is None:
-            continue
-        fits = result.shape == out.shape or (
-            out.numel() == 0 and result.nbytes <= out.untyped_storage().nbytes()
-        )
-        if fits or number == 0:
-            write(out, result)
-
-
-def convolution_backward(*args: Any, **outs: Tensor) -> None:
-    """Write the gradients that the mask, the last argument, asks for."""
-    results = _aten.convolution_backward.default._op(*args)
-    for out, result in zip(outs.values(), results, strict=True):
-        if result is not None:
-            write(out, result)
-
-
-# Pooling and resampling.
-
-
-def max_pool2d_backward(
-    grad_output: Tensor,
-    self: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: Tensor,
-    *,
-    grad_input: Tensor,
-) -> Tensor:
-    """Send each gradient to where its maximum was; torch writes to any place an index names."""
-    if indices.numel():
-        low, high = (int(bound) for bound in torch.aminmax(indices))
-        if low < 0 or high >= self.size(-1) * self.size(-2):
-            raise InvalidArgumentError(
-                f"max_pool2d_with_indices_backward has indices from {low} to {high}; an image of "
-                f"{self.size(-2)} by {self.size(-1)} has none of them"
-            )
-    args = (grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices)
-    result: Tensor = _aten.max_pool2d_with_indices_backward.grad_input._op(
-        *args, grad_input=grad_input
-    )
-    return result
-
-
-def upsample(function: Callable[..., Tensor], spatial: int) -> Callable[..., Tensor]:
-    """Return the ``vec`` form, with output size or scale factors, of ``function``'s plain one."""
-
-    def kernel(
-        input: Tensor,  # noqa: A002
-        output_size: Sequence[int] | None,
-        *options: Any,
-        out: Tensor,
-    ) -> Tensor:
-        *flags, scales = options
-        if (output_size is None) == (scales is None):
-            raise InvalidArgumentError("upsampling needs either an output size or scale factors")
-        factors: Sequence[float | None] = scales if scales is not None else (None,) * spatial
-        if output_size is None:
-            sizes = input.shape[-spatial:]
-            output_size = [int(n * f) for n, f in zip(sizes, scales, strict=True)]
-        return function(input, output_size, *flags, *factors, out=out)
-
-    return kernel
-
-
-upsample_nearest2d = upsample(_NN.upsample_nearest2d, 2)
-upsample_bilinear2d = upsample(_NN.upsample_bilinear2d, 2)

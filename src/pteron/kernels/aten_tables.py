@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pteron.kernels import aten_functions as own
+from pteron.kernels import aten_layers as layers
 from pteron.kernels.registry import Style
 
 _F = torch._C._VariableFunctions
@@ -29,7 +30,7 @@ def _overloads(overload: str, names: str) -> list[str]:
 FAST: frozenset[str] = frozenset(
     _overloads(
         "out",
-        "_fft_c2r _fft_r2c _log_softmax _softmax abs acos acosh add addmm amax amin any arange "
+        "_log_softmax _softmax abs acos acosh add addmm amax amin any arange "
         "argmax argmin asin asinh atan atan2 atanh baddbmm bitwise_not bmm cat ceil clamp "
         "clamp_max clamp_min conj_physical cos cosh cumprod cumsum div erf erfc exp exp2 expm1 "
         "floor floor_divide gather hypot index_select log log10 log1p log2 logical_and "
@@ -61,9 +62,8 @@ FAST: frozenset[str] = frozenset(
 FAST_NN: frozenset[str] = frozenset(
     _overloads(
         "out",
-        "avg_pool2d elu gelu glu hardtanh leaky_relu reflection_pad1d reflection_pad2d "
-        "reflection_pad3d replication_pad1d replication_pad2d replication_pad3d silu hardsigmoid "
-        "hardswish softplus mish log_sigmoid",
+        "avg_pool2d elu gelu glu hardsigmoid hardswish hardtanh leaky_relu log_sigmoid mish silu "
+        "softplus",
     )
 )
 
@@ -140,22 +140,26 @@ SPECIAL: dict[str, Special] = {
     "var.correction_out": Special(own.var_correction),
     "var_mean.correction_out": _functional(own.var_mean),
     # Layers.
-    "linear.out": Special(own.linear),
+    "linear.out": Special(layers.linear),
+    "_fft_c2r.out": Special(layers.fft_c2r),
+    "_fft_r2c.out": Special(layers.fft_r2c),
+    **{f"reflection_pad{n}d.out": Special(pad) for n, pad in layers.reflection_pads.items()},
+    **{f"replication_pad{n}d.out": Special(pad) for n, pad in layers.replication_pads.items()},
     "convolution.out": _functional(_F.convolution),
-    "convolution_backward.out": Special(own.convolution_backward),
+    "convolution_backward.out": Special(layers.convolution_backward),
     "native_layer_norm.out": _functional(_F.native_layer_norm),
     "native_group_norm.out": _functional(_F.native_group_norm),
     "native_dropout.out": _functional(_F.native_dropout),
-    "_native_batch_norm_legit.out": Special(own.batch_norm_legit),
-    "_native_batch_norm_legit.no_stats_out": Special(own.batch_norm_no_stats),
-    "_native_batch_norm_legit_no_training.out": Special(own.batch_norm_no_training),
+    "_native_batch_norm_legit.out": Special(layers.batch_norm_legit),
+    "_native_batch_norm_legit.no_stats_out": Special(layers.batch_norm_no_stats),
+    "_native_batch_norm_legit_no_training.out": Special(layers.batch_norm_no_training),
     "_adaptive_avg_pool2d.out": _functional(_F._adaptive_avg_pool2d),
     "_cdist_forward.out": _functional(_ops._cdist_forward.default._op),
     "_pdist_forward.out": _functional(_ops._pdist_forward.default._op),
     "grid_sampler_2d.out": _functional(_F.grid_sampler_2d),
-    "max_pool2d_with_indices_backward.grad_input": Special(own.max_pool2d_backward),
-    "upsample_nearest2d.vec_out": Special(own.upsample_nearest2d),
-    "upsample_bilinear2d.vec_out": Special(own.upsample_bilinear2d),
+    "max_pool2d_with_indices_backward.grad_input": Special(layers.max_pool2d_backward),
+    "upsample_nearest2d.vec_out": Special(layers.upsample_nearest2d),
+    "upsample_bilinear2d.vec_out": Special(layers.upsample_bilinear2d),
 }
 
 RANDOM: frozenset[str] = frozenset({"rand.out", "randn.out", "native_dropout.out"})
