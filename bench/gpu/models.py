@@ -68,7 +68,7 @@ class Transformer(nn.Module):
     same operators in the same order.
     """
 
-    def __init__(self, *, causal: bool, layers: int = 6, width: int = 256, heads: int = 4) -> None:
+    def __init__(self, *, causal: bool, layers: int = 4, width: int = 256, heads: int = 4) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(2048, width), nn.Embedding(128, width)
         self.embedded = nn.Identity() if causal else nn.LayerNorm(width)
