@@ -65,6 +65,11 @@ class DelegateHandle(ABC):
         """Return the tensors that hold state inside the delegate (they can be read and written)."""
         return []
 
+    @property
+    def hides_state(self) -> bool:
+        """Whether the delegate holds state that :meth:`state_tensors` cannot give."""
+        return False
+
     def close(self) -> None:  # noqa: B027 - most delegates own nothing but tensors
         """Give back what the delegate owns; further calls raise."""
 

@@ -17,6 +17,7 @@ from pteron.errors import (
     InvalidTypeError,
     MemoryAllocationFailedError,
     NotFoundError,
+    NotSupportedError,
     PteronError,
 )
 from pteron.executor.bind import BoundPlan
@@ -174,6 +175,13 @@ class Method:
             if self._captured is not None:
                 return
             check_capturable(self._table, self._bound)
+            hidden = [n for n, handle in self._delegates.items() if handle.hides_state]
+            if hidden:
+                raise NotSupportedError(
+                    f"method {self.name!r} cannot be captured into a CUDA graph: delegate "
+                    f"{hidden[0]} holds state that cannot be put back after warming up",
+                    hint="export the program again: newer files name their state",
+                )
             with torch.inference_mode():
                 saved = [(tensor, tensor.clone()) for tensor in self._state_tensors()]
                 for put in self._inputs:
