@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,6 +16,8 @@ from pteron.errors import InvalidProgramError, OutOfResourcesError, PteronError
 from pteron.format import schema
 from pteron.format.pte import PteFile, read_pte
 from pteron.format.source import open_source
+from pteron.program.constants import constant_bytes
+from pteron.program.verify import verify_program
 from support.plans import (
     MESSAGE,
     ScalarType,
@@ -432,3 +435,32 @@ def test_scalar_kinds_keep_their_python_types() -> None:
     )
     assert [type(getattr(v, v.__slots__[0])) for v in values[:4]] == [bool, bool, float, int]
     assert ScalarType.FLOAT == schema.ScalarType.FLOAT
+
+
+# -- large files ----------------------------------------------------------------------------------
+
+
+def test_a_file_of_two_gigabytes_opens_at_once(tmp_path: Path) -> None:
+    """Case 73: a constant above 2**31 bytes, here a hole in a sparse file."""
+    numel = 560 * 1024 * 1024
+    small = bytearray(write(program(plan([tensor(123, constant=1)], []), constants=[bytes(492)])))
+    header = struct.unpack_from("<IQQQ", small, HEADER + 4)
+    for old, new in (
+        (struct.pack("<Q", 492), struct.pack("<Q", 4 * numel)),  # of the header and of the segment
+        (struct.pack("<II", 1, 123), struct.pack("<II", 1, numel)),  # the tensor's sizes
+    ):
+        assert small[: header[1]].count(old) in (1, 2)
+        small = small.replace(old, new)
+    path = tmp_path / "large.pte"
+    with path.open("wb") as file:
+        file.write(small)
+        file.truncate(header[2] + 4 * numel)
+    began = time.process_time()
+    pte = read_pte(open_source(path))
+    verify_program(pte)
+    assert time.process_time() - began < 0.2
+    value = pte.program.execution_plan[0].values[0]
+    assert isinstance(value, schema.Tensor)
+    data = constant_bytes(pte, None, value)
+    assert data.nbytes == 4 * numel == value.nbytes > 2**31
+    assert data[-1] == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pteron import limits
-from pteron.errors import InvalidProgramError
+from pteron.errors import InvalidProgramError, OutOfResourcesError
 from pteron.format.pte import read_pte
 from pteron.format.source import open_source
 from pteron.program.verify import find_violations, verify_method, verify_program
@@ -499,6 +499,28 @@ def test_the_report_has_a_limit() -> None:
     with pytest.raises(InvalidProgramError, match="breaks at least 50 rules") as caught:
         verify_program(opened(write(root)))
     assert len(caught.value.violations) == limits.MAX_VIOLATIONS_REPORTED == 50
+
+
+def test_calls_that_name_too_many_values_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few calls with long lists unroll to more than a verifier or a runtime can go through."""
+    monkeypatch.setattr(limits, "MAX_ARGUMENTS_PER_METHOD", 100)
+    values = [tensor(2, at=0), ex.TensorList([0] * 30)]
+    with pytest.raises(OutOfResourcesError, match=r"its calls name 124 values.*allowed are 100"):
+        violations(write(program(plan(values, [kernel(0, 1, 1), kernel(0, 1, 1)]))))
+    assert violations(write(program(plan(values, [kernel(0, 1, 0)])))) == []
+
+
+def test_too_many_values_in_use_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_VALUES_IN_USE", 10)
+    values = [tensor(4, at=16 * at) for at in range(12)]
+    data = write(program(plan(values, [kernel(0, *range(12))], inputs=list(range(11)))))
+    with pytest.raises(OutOfResourcesError, match="more than 10 planned values are in use"):
+        violations(data)
+
+
+def test_long_names_do_not_make_long_messages() -> None:
+    root = plan([tensor(-1, at=0, order=range(255))] * 49, [], name="n" * 60_000)
+    assert all(len(text) < 400 for text in violations(write(program(root))))
 
 
 def test_a_missing_initial_value_blocks_its_method_only() -> None:

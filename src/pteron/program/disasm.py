@@ -17,7 +17,8 @@ leads nowhere: it is shown with a question mark, so that errors about it can use
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from pteron.format.schema import (
     Bool,
@@ -42,8 +43,11 @@ from pteron.format.schema import (
     TensorShapeDynamism,
 )
 
+_Item = TypeVar("_Item")
+
 _LIST_ITEMS = 16
 _STRING_CHARS = 60
+_NAME_CHARS = 120
 
 
 def format_value(plan: ExecutionPlan, index: int) -> str:
@@ -71,6 +75,16 @@ def format_window(plan: ExecutionPlan, index: int, *, around: int = 2) -> str:
     )
 
 
+def quoted(text: str) -> str:
+    """Return a name or string of the file in quotes, cut short if it is long."""
+    return repr(text if len(text) <= _STRING_CHARS else f"{text[:_STRING_CHARS]}...")
+
+
+def numbers(items: Sequence[int]) -> str:
+    """Return numbers in brackets; only the ends of a long list are shown."""
+    return f"[{_joined(items, str)}]"
+
+
 def format_tensor(tensor: Tensor) -> str:
     """Return element type and shape: ``float32[2, 3]``, ``float32[<=8, 3]`` if dynamic."""
     return f"{tensor.scalar_type.torch_name}[{_shape(tensor)}]"
@@ -82,11 +96,12 @@ def describe_instruction(plan: ExecutionPlan, instruction: Instruction) -> str:
         at = instruction.op_index
         known = 0 <= at < len(plan.operators)
         name = plan.operators[at].full_name if known else f"operator {at}?"
+        name = name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}..."
         return f"{name}({_arguments(plan, instruction.args)})"
     if isinstance(instruction, DelegateCall):
         at = instruction.delegate_index
         known = 0 <= at < len(plan.delegates)
-        name = repr(plan.delegates[at].id) if known else "?"
+        name = quoted(plan.delegates[at].id) if known else "?"
         return f"delegate {at} {name}({_arguments(plan, instruction.args)})"
     if isinstance(instruction, MoveCall):
         source = _argument(plan, instruction.move_from)
@@ -100,7 +115,7 @@ def describe_instruction(plan: ExecutionPlan, instruction: Instruction) -> str:
 
 
 def _arguments(plan: ExecutionPlan, args: tuple[int, ...]) -> str:
-    return _joined(_argument(plan, index) for index in args)
+    return _joined(args, lambda index: _argument(plan, index))
 
 
 def _argument(plan: ExecutionPlan, index: int) -> str:
@@ -118,8 +133,7 @@ def _literal(value: EValue) -> str | None:
     if isinstance(value, Double):
         return repr(value.double_val)
     if isinstance(value, String):
-        text = value.string_val
-        return repr(text if len(text) <= _STRING_CHARS else f"{text[:_STRING_CHARS]}...")
+        return quoted(value.string_val)
     return "None" if isinstance(value, Null) else None
 
 
@@ -139,17 +153,17 @@ def _describe(plan: ExecutionPlan, value: EValue) -> str:
         return _describe_tensor(plan, value)
     if isinstance(value, (DoubleList, BoolList)):
         kind = "floats" if isinstance(value, DoubleList) else "bools"
-        return f"{kind} [{_joined(map(str, value.items))}]"
+        return f"{kind} [{_joined(value.items, str)}]"
     assert isinstance(value, (IntList, TensorList, OptionalTensorList))
     kind = "ints" if isinstance(value, IntList) else "tensors"
-    items = ("None" if at == -1 else _argument(plan, at) for at in value.items)
-    return f"{kind} [{_joined(items)}]"
+    items = _joined(value.items, lambda at: "None" if at == -1 else _argument(plan, at))
+    return f"{kind} [{items}]"
 
 
 def _describe_tensor(plan: ExecutionPlan, tensor: Tensor) -> str:
     parts = [format_tensor(tensor)]
     if tensor.dim_order != tuple(range(len(tensor.sizes))):
-        parts.append(f"order {list(tensor.dim_order)}")
+        parts.append(f"order {numbers(tensor.dim_order)}")
     place = tensor.allocation_info
     if place is not None:
         parts.append(f"planned {place.memory_id}+{place.memory_offset}")
@@ -166,19 +180,19 @@ def _describe_tensor(plan: ExecutionPlan, tensor: Tensor) -> str:
     if tensor.is_external:
         parts.append("external")
     if tensor.fully_qualified_name:
-        parts.append(repr(tensor.fully_qualified_name))
+        parts.append(quoted(tensor.fully_qualified_name))
     return " ".join(parts)
 
 
 def _shape(tensor: Tensor) -> str:
     bound = "" if tensor.shape_dynamism is TensorShapeDynamism.STATIC else "<="
-    return _joined(f"{bound}{size}" for size in tensor.sizes)
+    return _joined(tensor.sizes, lambda size: f"{bound}{size}")
 
 
-def _joined(items: Iterable[str]) -> str:
-    """Join with commas, and cut a long list short."""
-    texts = list(items)
-    if len(texts) > 2 * _LIST_ITEMS:
-        left_out = len(texts) - 2 * _LIST_ITEMS
-        texts = [*texts[:_LIST_ITEMS], f"... {left_out} more ...", *texts[-_LIST_ITEMS:]]
-    return ", ".join(texts)
+def _joined(items: Sequence[_Item], show: Callable[[_Item], str]) -> str:
+    """Join items with commas; only the ends of a long list are shown."""
+    if len(items) <= 2 * _LIST_ITEMS:
+        return ", ".join(map(show, items))
+    left_out = f"... {len(items) - 2 * _LIST_ITEMS} more ..."
+    first, last = items[:_LIST_ITEMS], items[-_LIST_ITEMS:]
+    return ", ".join([*map(show, first), left_out, *map(show, last)])

@@ -22,6 +22,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pteron import limits
+from pteron.errors import OutOfResourcesError
 from pteron.format.schema import (
     DelegateCall,
     ExecutionPlan,
@@ -237,8 +239,11 @@ class _Uses:
                 self._parents[root_b] = root_a
 
     def _root(self, index: int) -> int:
-        while index in self._parents:
-            index = self._parents[index]
+        parents = self._parents
+        while index in parents:
+            parent = parents[index]
+            parents[index] = parents.get(parent, parent)  # keeps the way short
+            index = parent
         return index
 
     def _slot_of(self, index: int) -> tuple[int, _Slot] | None:
@@ -314,6 +319,11 @@ def _sweep(slots: list[_Slot]) -> Iterator[tuple[_Slot, _Slot]]:
             else:
                 collided = True
                 yield other, slot
+        if len(in_use) >= limits.MAX_VALUES_IN_USE:
+            raise OutOfResourcesError(
+                f"more than {limits.MAX_VALUES_IN_USE} planned values are in use at instruction "
+                f"{slot.first}"
+            )
         if not collided:
             insort(in_use, slot)
             heapq.heappush(ends, (slot.last, order, slot))
@@ -322,10 +332,10 @@ def _sweep(slots: list[_Slot]) -> Iterator[tuple[_Slot, _Slot]]:
 def _touching(in_use: list[_Slot], slot: _Slot) -> list[_Slot]:
     """Return the slots that share a byte with ``slot``; those in use share none with each other."""
     at = bisect_left(in_use, slot)
-    first = at - 1 if at and in_use[at - 1].end > slot.begin else at
+    if at and in_use[at - 1].end > slot.begin:
+        at -= 1
     found = []
-    for other in in_use[first:]:
-        if other.begin >= slot.end:
-            break
-        found.append(other)
+    while at < len(in_use) and in_use[at].begin < slot.end:
+        found.append(in_use[at])
+        at += 1
     return found

@@ -19,7 +19,7 @@ from pteron.errors import InvalidExternalDataError, InvalidProgramError
 from pteron.format.ptd import PtdFile
 from pteron.format.pte import PteFile
 from pteron.format.schema import ExecutionPlan, SubsegmentOffsets, TensorLayout
-from pteron.program.disasm import format_window
+from pteron.program.disasm import format_window, numbers, quoted
 from pteron.program.verify_plan import verify_plan
 from pteron.program.violations import EnoughError, Findings, Violation
 
@@ -59,7 +59,10 @@ def _raise(pte: PteFile, found: tuple[Violation, ...]) -> NoReturn:
 
 
 def find_violations(pte: PteFile) -> tuple[Violation, ...]:
-    """Return everything that is wrong with a program."""
+    """Return everything that is wrong with a program.
+
+    A program that cannot be gone through within the limits raises OutOfResourcesError.
+    """
 
     def check(findings: Findings) -> None:
         _verify_segments(pte, findings)
@@ -87,7 +90,7 @@ def find_ptd_violations(ptd: PtdFile) -> tuple[Violation, ...]:
             if problem is not None:
                 findings.add("", problem)
         for number, entry in enumerate(tables.named_data):
-            where = f"named data {number} {entry.key!r}"
+            where = f"named data {number} {quoted(entry.key)}"
             if not entry.key:
                 findings.add(where, "it has no key")
             if entry.segment_index >= len(tables.segments):
@@ -119,7 +122,7 @@ def _layout_problem(layout: TensorLayout, size: int) -> str | None:
     if rank and min(layout.sizes) < 0:
         return f"size {min(layout.sizes)} is negative"
     if sorted(layout.dim_order) != list(range(rank)):
-        return f"dim order {list(layout.dim_order)} is not a permutation of {rank} dimensions"
+        return f"dim order {numbers(layout.dim_order)} is not a permutation of {rank} dimensions"
     nbytes = prod(layout.sizes) * layout.scalar_type.itemsize
     if nbytes > size:
         return (
@@ -178,9 +181,9 @@ def _verify_names(pte: PteFile, findings: Findings) -> None:
             findings.add(f"method {number}", "it has no name")
     for name, count in Counter(plan.name for plan in program.execution_plan).items():
         if count > 1 and name:
-            findings.add(f"method {name!r}", f"{count} methods have this name")
+            findings.add(f"method {quoted(name)}", f"{count} methods have this name")
     for number, entry in enumerate(program.named_data):
-        where = f"named data {number} {entry.key!r}"
+        where = f"named data {number} {quoted(entry.key)}"
         if not entry.key:
             findings.add(where, "it has no key")
         if entry.segment_index >= len(program.segments):
@@ -191,7 +194,7 @@ def _verify_names(pte: PteFile, findings: Findings) -> None:
             )
     for key, count in Counter(entry.key for entry in program.named_data).items():
         if count > 1:
-            findings.add(f"named data {key!r}", f"{count} entries have this key")
+            findings.add(f"named data {quoted(key)}", f"{count} entries have this key")
 
 
 # -- the message ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Final
 
 from pteron import limits
+from pteron.errors import OutOfResourcesError
 from pteron.format.pte import PteFile
 from pteron.format.schema import (
     HOST,
@@ -29,7 +30,7 @@ from pteron.format.schema import (
 )
 from pteron.program.constants import constant_problem, initial_is_missing, initial_problem
 from pteron.program.dataflow import access
-from pteron.program.disasm import describe_instruction, format_value
+from pteron.program.disasm import describe_instruction, format_value, numbers, quoted
 from pteron.program.overlap import find_overlaps
 from pteron.program.violations import Findings
 
@@ -84,7 +85,7 @@ class _PlanVerifier:
         self.pte = pte
         self.plan = plan
         self.findings = findings
-        self.where = f"method {plan.name!r}"
+        self.where = f"method {quoted(plan.name)}"
         self.sizes = plan.non_const_buffer_sizes
         self.devices: dict[int, Device] = {}
         self.shapes: dict[tuple[ScalarType, tuple[int, ...], tuple[int, ...], bool], bool] = {}
@@ -155,7 +156,7 @@ class _PlanVerifier:
         """Check ids, blobs and settings of the delegates."""
         inline = self.pte.program.backend_delegate_data
         for index, delegate in enumerate(self.plan.delegates):
-            where = f"delegate {index} {delegate.id!r}"
+            where = f"delegate {index} {quoted(delegate.id)}"
             if not delegate.id:
                 self.add(where, "it has no id")
             at = delegate.processed.index
@@ -251,7 +252,7 @@ class _PlanVerifier:
         elif sorted(value.dim_order) != list(range(rank)):
             self.add_value(
                 index,
-                f"dim order {list(value.dim_order)} is not a permutation of {rank} dimensions",
+                f"dim order {numbers(value.dim_order)} is not a permutation of {rank} dimensions",
             )
         elif sized and value.nbytes > limits.MAX_TENSOR_BYTES:
             self.add_value(index, f"{value.nbytes} bytes; allowed are {limits.MAX_TENSOR_BYTES}")
@@ -299,6 +300,7 @@ class _PlanVerifier:
             JumpFalseCall: self.jump_call,
             FreeCall: self.free_call,
         }
+        self.count_arguments()
         counts = [ARGUMENT_COUNTS.get(operator.full_name) for operator in self.plan.operators]
         values, operators = len(self.plan.values), len(counts)
         most = limits.MAX_ARGUMENTS_PER_CALL
@@ -316,6 +318,25 @@ class _PlanVerifier:
                     self.arguments(index, args)
             else:
                 checks[type(step)](index, step)  # type: ignore[operator]
+
+    def count_arguments(self) -> None:
+        """Check that the calls, with the items of their lists, can be gone through in time."""
+        lengths = {
+            index: len(value.items)
+            for index, value in enumerate(self.plan.values)
+            if isinstance(value, (IntList, TensorList, OptionalTensorList))
+        }
+        total = 0
+        for step in self.plan.instructions:
+            if isinstance(step, (KernelCall, DelegateCall)):
+                total += len(step.args)
+                if lengths:
+                    total += sum(lengths[arg] for arg in step.args if arg in lengths)
+        if total > limits.MAX_ARGUMENTS_PER_METHOD:
+            raise OutOfResourcesError(
+                f"{self.where}: its calls name {total} values, lists counted by their items; "
+                f"allowed are {limits.MAX_ARGUMENTS_PER_METHOD}"
+            )
 
     def arguments(self, index: int, args: tuple[int, ...], *, at_least: int = 1) -> None:
         """Check the arguments of a call."""
