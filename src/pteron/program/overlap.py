@@ -18,7 +18,7 @@ none of them is reported:
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -65,9 +65,6 @@ class _Slot:
     written: bool
     """Whether the first use gives it its value (or it is an input, or state)."""
     value: int
-
-    def __lt__(self, other: _Slot) -> bool:
-        return self.begin < other.begin
 
     def nests_with(self, other: _Slot) -> bool:
         """Return whether one of the two lies inside the other."""
@@ -290,52 +287,58 @@ class _Uses:
             )
 
 
+class _InUse:
+    """The slots in use at one moment, sorted by place. They share no byte with each other."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._slots: list[_Slot] = []
+
+    def add(self, slot: _Slot) -> None:
+        """Add a slot that touches no other."""
+        if len(self._slots) >= limits.MAX_VALUES_IN_USE:
+            raise OutOfResourcesError(
+                f"more than {limits.MAX_VALUES_IN_USE} planned values are in use at instruction "
+                f"{slot.first}"
+            )
+        at = bisect_left(self._begins, slot.begin)
+        self._begins.insert(at, slot.begin)
+        self._slots.insert(at, slot)
+
+    def remove(self, slot: _Slot) -> None:
+        """Remove a slot, if it is still there."""
+        at = bisect_left(self._begins, slot.begin)
+        if at < len(self._slots) and self._slots[at] is slot:
+            del self._begins[at]
+            del self._slots[at]
+
+    def touching(self, slot: _Slot) -> list[_Slot]:
+        """Return the slots that share a byte with ``slot``."""
+        first = bisect_left(self._begins, slot.begin)
+        end = bisect_left(self._begins, slot.end, first)
+        if first and self._slots[first - 1].end > slot.begin:
+            first -= 1
+        return self._slots[first:end]
+
+
 def _sweep(slots: list[_Slot]) -> Iterator[tuple[_Slot, _Slot]]:
-    """Go through time, keep the slots in use sorted by place, and yield those that collide."""
-    in_use: list[_Slot] = []
+    """Go through time, and yield the slots that collide with one that is in use."""
+    in_use = _InUse()
     ends: list[tuple[int, int, _Slot]] = []
-    gone: set[int] = set()
-
-    def remove(slot: _Slot) -> None:
-        at = bisect_left(in_use, slot)
-        while in_use[at] is not slot:
-            at += 1
-        del in_use[at]
-        gone.add(id(slot))
-
     for order, slot in enumerate(sorted(slots, key=lambda slot: (slot.first, slot.written))):
         while ends and ends[0][0] < slot.first:
-            last, _, over = heapq.heappop(ends)
-            if id(over) not in gone and over.last == last:
-                remove(over)
+            in_use.remove(heapq.heappop(ends)[2])
         collided = False
-        for other in _touching(in_use, slot):
+        for other in in_use.touching(slot):
             if other.last == slot.first and slot.nests_with(other):
-                remove(other)  # the last reader writes its result here
+                in_use.remove(other)  # the last reader writes its result here
             elif not slot.written and slot.nests_with(other):
-                remove(other)  # a view of the other: the place is in use as long as one of them
+                in_use.remove(other)  # a view of the other: in use as long as one of them is
                 slot.begin, slot.end = min(slot.begin, other.begin), max(slot.end, other.end)
                 slot.last = max(slot.last, other.last)
             else:
                 collided = True
                 yield other, slot
-        if len(in_use) >= limits.MAX_VALUES_IN_USE:
-            raise OutOfResourcesError(
-                f"more than {limits.MAX_VALUES_IN_USE} planned values are in use at instruction "
-                f"{slot.first}"
-            )
         if not collided:
-            insort(in_use, slot)
+            in_use.add(slot)
             heapq.heappush(ends, (slot.last, order, slot))
-
-
-def _touching(in_use: list[_Slot], slot: _Slot) -> list[_Slot]:
-    """Return the slots that share a byte with ``slot``; those in use share none with each other."""
-    at = bisect_left(in_use, slot)
-    if at and in_use[at - 1].end > slot.begin:
-        at -= 1
-    found = []
-    while at < len(in_use) and in_use[at].begin < slot.end:
-        found.append(in_use[at])
-        at += 1
-    return found

@@ -9,7 +9,7 @@ from pteron import limits
 from pteron.errors import OutOfResourcesError
 from pteron.format.pte import PteFile
 from pteron.format.schema import (
-    HOST,
+    AllocationDetails,
     Bool,
     DataLocation,
     DelegateCall,
@@ -88,7 +88,7 @@ class _PlanVerifier:
         self.where = f"method {quoted(plan.name)}"
         self.sizes = plan.non_const_buffer_sizes
         self.devices: dict[int, Device] = {}
-        self.shapes: dict[tuple[ScalarType, tuple[int, ...], tuple[int, ...], bool], bool] = {}
+        self.shapes: dict[tuple[ScalarType, tuple[int, ...], tuple[int, ...], bool], int] = {}
 
     def add(self, where: str, message: str, *, blocks: bool = True) -> None:
         """Report something about the method."""
@@ -214,15 +214,16 @@ class _PlanVerifier:
         placed = value.allocation_info is not None or value.data_buffer_idx > 0
         sized = placed or value.shape_dynamism is TensorShapeDynamism.STATIC
         key = (value.scalar_type, value.sizes, value.dim_order, sized)
-        good = self.shapes.get(key)
-        if good is None or not good:
-            good = self.shapes[key] = self.shape(index, value, sized=sized)
+        nbytes = self.shapes.get(key)
+        if nbytes is None:  # a shape that is wrong is not kept: it is reported for each tensor
+            if self.shape(index, value, sized=sized):
+                nbytes = self.shapes[key] = value.nbytes
         if value.storage_offset:
             self.add_value(index, f"storage offset {value.storage_offset}; only 0 is allowed")
-        if not good:
-            return  # the number of bytes means nothing
+        if nbytes is None:
+            return
         if value.allocation_info is not None:
-            self.place(index, value, value.allocation_info.memory_id)
+            self.place(index, value, value.allocation_info, nbytes)
         if value.is_external:
             if not value.fully_qualified_name:
                 self.add_value(index, "its data is external, but it has no name to find it by")
@@ -260,25 +261,23 @@ class _PlanVerifier:
             return True
         return False
 
-    def place(self, index: int, value: Tensor, buffer: int) -> None:
+    def place(self, index: int, value: Tensor, plan: AllocationDetails, nbytes: int) -> None:
         """Check that a planned tensor is inside its buffer and agrees with the buffer's device."""
-        assert value.allocation_info is not None
-        last = len(self.sizes) - 1
+        buffer, offset, last = plan.memory_id, plan.memory_offset, len(self.sizes) - 1
         if not 1 <= buffer <= last:
             has = f"buffers 1 to {last}" if last > 0 else "no planned buffers"
             self.add_value(index, f"planned buffer {buffer} does not exist; the method has {has}")
             return
-        offset, size = value.allocation_info.memory_offset, self.sizes[buffer]
-        if offset + value.nbytes > size:
+        if offset + nbytes > self.sizes[buffer]:
             self.add_value(
                 index,
-                f"byte {offset} + {value.nbytes} bytes go past the end of planned buffer {buffer}, "
-                f"which has {size}",
+                f"byte {offset} + {nbytes} bytes go past the end of planned buffer {buffer}, "
+                f"which has {self.sizes[buffer]}",
             )
         # The tag of the buffer decides (DESIGN, P1). Older exporters tag tensors only: a tag of an
         # accelerator in a host buffer is their normal case.
-        device = self.devices.get(buffer, HOST)
-        if not device.is_host and value.device != device:
+        device = self.devices.get(buffer)
+        if device is not None and not device.is_host and value.device != device:
             self.add_value(
                 index,
                 f"the tensor is tagged {value.device}, planned buffer {buffer} is tagged {device}",
