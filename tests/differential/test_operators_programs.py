@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +12,16 @@ import torch
 from pteron import Runtime
 from support.one_op import ProgramBuilder
 from support.operator_cases import CASES, NUMBERS, VIEWS, Case
-from support.operator_check import difference, signature
-from support.operator_programs import FORMS, RANDOM, UNDEFINED, number_program, program_of
+from support.operator_check import RANDOM, UNDEFINED, difference, signature
+from support.operator_programs import FORMS, number_program, program_of
+
+
+@pytest.fixture(autouse=True)
+def _warn_always() -> Iterator[None]:
+    """Let torch's own code warn each time, not only at the first."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
 
 
 def run(data: bytes, inputs: list[Any]) -> list[Any]:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from support.operator_cases import CASES, NUMBERS
-from support.operator_check import difference
-from support.operator_programs import FORMS, RANDOM, UNDEFINED, number_program, program_of
+from support.operator_check import RANDOM, UNDEFINED, difference
+from support.operator_programs import FORMS, number_program, program_of
 from support.wheel_differences import ABORTS, DIFFERS, NUMBERS_DIFFER, REFUSES, named
 
 runtime = pytest.importorskip("executorch.runtime", reason="no executorch wheel")

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from support.dense import dim_order
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from executorch.exir import schema
@@ -41,18 +43,6 @@ SCALAR_TYPES: dict[torch.dtype, int] = {
     torch.bool: 11,
     torch.bfloat16: 15,
 }
-
-
-def dim_order(tensor: torch.Tensor) -> list[int]:
-    """Return the dimensions of a dense tensor, outermost in memory first."""
-    if tensor.is_contiguous():
-        return list(range(tensor.dim()))
-    return sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor fills its memory, so that a dim order says all about its strides."""
-    return tensor.permute(dim_order(tensor)).is_contiguous()
 
 
 class ProgramBuilder:

@@ -11,15 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pteron.kernels import Kernel, Style
+from pteron.kernels import Kernel, Style, default_registry
 from pteron.kernels.write import write
-from support.one_op import dim_order, is_dense
+from support.dense import dim_order
 from support.operator_cases import Case
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import executorch.exir.passes._device_copy_ops_registry
-    import executorch.exir.passes.dim_order_ops_registry  # noqa: F401 - they register schemas
+RANDOM = frozenset({"aten::rand.out", "aten::randn.out", "aten::native_dropout.out"})
+UNDEFINED = frozenset({"aten::empty.out", "dim_order_ops::_empty_dim_order.out"})
+"""Operators whose elements are whatever memory held."""
+
+SCHEMAS = {
+    "dim_order_ops::_to_dim_order_copy.out": (
+        "(Tensor self, *, bool non_blocking=False, int[]? dim_order=None, Tensor(a!) out)"
+    ),
+    "dim_order_ops::_clone_dim_order.out": (
+        "(Tensor self, *, bool non_blocking=False, int[]? dim_order=None, Tensor(a!) out)"
+    ),
+    "dim_order_ops::_empty_dim_order.out": (
+        "(int[] size, *, int[]? dim_order=None, Tensor(a!) out)"
+    ),
+    "et_copy::_h2d_copy.out": "(Tensor self, *, Tensor(a!) out)",
+    "et_copy::_d2h_copy.out": "(Tensor self, *, Tensor(a!) out)",
+}
+"""Of operators that torch does not have (``exir/passes``)."""
 
 GUARD = 64
 """Bytes on both sides of a slot that nothing may write to."""
@@ -43,7 +57,10 @@ class Signature:
 def signature(name: str) -> Signature:
     """Return the inputs of an out variant or in-place operator."""
     base, _, overload = name.partition(".")
-    schema = torch._C._get_schema(base, overload)
+    if name in SCHEMAS:
+        schema = torch._C.parse_schema(f"{name}{SCHEMAS[name]} -> Tensor(a!)")
+    else:
+        schema = torch._C._get_schema(base, overload)
     inputs = [a for a in schema.arguments if not a.is_out]
     return Signature(
         tuple(str(a.type) for a in inputs),
@@ -117,17 +134,12 @@ def expected(name: str, case: Case) -> tuple[list[Any], list[Any]]:
     return ([list(result)] if signature(name).lists else list(result)), args
 
 
-def dense_like(tensor: Tensor) -> Tensor:
-    """Return the tensor itself if a dim order can say how it lies, else a contiguous copy."""
-    return tensor if is_dense(tensor) else tensor.contiguous()
-
-
 class Slot:
     """Owns a tensor over exactly its bytes, which cannot grow, with a guard on both sides."""
 
     def __init__(self, like: Tensor) -> None:
         nbytes = like.numel() * like.element_size()
-        self.arena = torch.full((nbytes + 2 * GUARD,), 0xA5, dtype=torch.uint8)
+        self.arena = torch.full((nbytes + 2 * GUARD,), 0xA5, dtype=torch.uint8, device=like.device)
         inner = torch.from_dlpack(self.arena[GUARD : GUARD + nbytes]).view(like.dtype)
         order = dim_order(like)
         shape = [like.shape[d] for d in order]
@@ -191,3 +203,65 @@ def difference(got: Any, want: Tensor, *, exact: bool = False) -> str | None:
     except AssertionError as error:
         return " ".join(str(error).split())
     return None
+
+
+def flat(results: Sequence[Any]) -> list[Tensor]:
+    """Return results with lists opened."""
+    return [t for r in results for t in (r if isinstance(r, list) else [r])]
+
+
+def moved(value: Any, device: str) -> Any:
+    """Return a copy of an argument on a device; strides stay as they are."""
+    if isinstance(value, (list, tuple)):
+        return [moved(v, device) for v in value]
+    if not isinstance(value, Tensor):
+        return value
+    if device == "cpu" or value.dim() == 0:
+        return value.clone().to(device)
+    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+    return value.to(device) if 0 in value.stride() else copy.copy_(value)
+
+
+def kernel_problems(
+    name: str, number: int, case: Case, *, dynamic: bool, device: str = "cpu"
+) -> list[str]:
+    """Run a kernel on slots; say how the results, or the memory around them, differ from eager."""
+    kernel = default_registry().find(name)
+    assert kernel is not None
+    case = Case(tuple(moved(case.args, device)), case.dtype, case.bounds)
+    generator = torch.cuda if device == "cuda" else torch
+    state = generator.get_rng_state()
+    wanted, inputs_after = expected(name, case)
+    if device == "cuda" and not any(isinstance(a, Tensor) for a in case.args):
+        wanted = moved(wanted, device)
+    args = [a.clone() if isinstance(a, Tensor) else a for a in full_args(name, case)]
+    if kernel.style is Style.INPLACE:
+        slots = [Slot(args[0])]
+        args[0] = slots[0].tensor.copy_(args[0])
+        outs: list[Any] = []
+    else:
+        slots = [Slot(t) for t in flat(wanted)]
+        tensors = iter(slot.tensor for slot in slots)
+        outs = [
+            [next(tensors) for _ in w] if isinstance(w, list) else next(tensors) for w in wanted
+        ]
+    for slot in slots if dynamic else ():
+        slot.tensor.resize_(0)
+    generator.set_rng_state(state)
+    run_kernel(kernel, args, outs)
+    found = []
+    for index, (slot, want) in enumerate(zip(slots, flat(wanted), strict=True)):
+        found += slot.problems()
+        if not dynamic and slot.tensor.stride() != slot.strides:
+            found.append(f"result {index} lies otherwise: {slot.tensor.stride()}")
+        if name in UNDEFINED and slot.tensor.shape == want.shape:
+            want = slot.tensor.to(want.dtype)
+        problem = difference(slot.tensor, want, exact=device == "cpu")
+        if problem is not None:
+            found.append(f"result {index} {problem}")
+    for position in signature(name).written:
+        if kernel.style is not Style.INPLACE:
+            problem = difference(args[position], inputs_after[position])
+            found += [f"input {position} {problem}"] if problem else []
+    shown = [tuple(a.shape) if isinstance(a, Tensor) else a for a in case.args]
+    return [f"case {number} {shown}: {problem}" for problem in found]

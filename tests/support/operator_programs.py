@@ -7,13 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.one_op import ProgramBuilder, is_dense, one_op
+from support.dense import is_dense
+from support.one_op import ProgramBuilder, one_op
 from support.operator_cases import Case
 from support.operator_check import expected, full_args, signature
-
-RANDOM = frozenset({"aten::rand.out", "aten::randn.out", "aten::native_dropout.out"})
-UNDEFINED = frozenset({"aten::empty.out", "dim_order_ops::_empty_dim_order.out"})
-"""Operators whose elements are whatever memory held."""
 
 FORMS = ("planned", "unplanned", "dynamic")
 
