@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
@@ -27,6 +27,8 @@ from pteron.format.schema import ScalarType, Tensor, TensorShapeDynamism
 from pteron.memory.hierarchical_allocator import dense_strides
 
 __all__ = ["XnnpackBackend", "XnnpackDelegate"]
+
+Shapes: TypeAlias = tuple[torch.Size, ...]
 
 MAX_KEPT_PLANS = 8
 """Plans for different input shapes that a dynamic delegate keeps."""
@@ -137,7 +139,7 @@ class XnnpackDelegate(DelegateHandle):
         """
         call = BoundCall(self, tuple(args))
         if call.is_static:
-            call.plan(call.shapes())
+            call.plan(call.file_shapes())
         return call.run
 
     def constants(self) -> Constants:
@@ -193,14 +195,19 @@ class BoundCall:
             delegate.argument(value.external_id).shape_dynamism is TensorShapeDynamism.STATIC
             for value in (*graph.inputs, *graph.outputs)
         )
-        self._plans: OrderedDict[tuple[torch.Size, ...], Plan] = OrderedDict()
-        self._last: tuple[torch.Size, ...] | None = None
+        self._plans: OrderedDict[Shapes, Plan] = OrderedDict()
+        self._last: Shapes | None = None
         self._run: Callable[..., None] = _never
         self.run = self._run_static if self.is_static else self._run_dynamic
 
-    def shapes(self) -> tuple[torch.Size, ...]:
+    def shapes(self) -> Shapes:
         """Return the shapes of the inputs as they are now."""
         return tuple(tensor.shape for tensor in self._inputs)
+
+    def file_shapes(self) -> Shapes:
+        """Return the shapes that the file gives the inputs."""
+        graph, delegate = self._delegate.graph, self._delegate
+        return tuple(torch.Size(delegate.argument(v.external_id).sizes) for v in graph.inputs)
 
     def _run_static(self) -> None:
         self._delegate.constants()
@@ -213,12 +220,12 @@ class BoundCall:
             self.plan(shapes)
         self._run(*self._given)
 
-    def plan(self, shapes: tuple[torch.Size, ...]) -> None:
+    def plan(self, shapes: Shapes) -> None:
         """Make ready for these input shapes: find or make the plan, and fit the outputs."""
         plan = self._plans.pop(shapes, None)
         if plan is None:
             with torch.inference_mode():
-                plan = self._new_plan()
+                plan = self._new_plan(shapes)
         self._plans[shapes] = plan
         if len(self._plans) > MAX_KEPT_PLANS:
             self._plans.popitem(last=False)
@@ -232,21 +239,21 @@ class BoundCall:
             self._args[value.external_id].device == self._delegate.device
         )
 
-    def _new_plan(self) -> Plan:
+    def _new_plan(self, shapes: Shapes) -> Plan:
         planner = self._delegate.new_planner()
         graph, tape = planner.graph, planner.tape
         parameters = [tape.new_var() for _ in self._moving]
         given = {value.id: var for value, var in zip(self._moving, parameters, strict=True)}
-        for value in graph.inputs:
-            self._set_input(planner, value, given.get(value.id))
+        for value, shape in zip(graph.inputs, shapes, strict=True):
+            self._set_input(planner, value, given.get(value.id), shape)
         for value in graph.outputs:
             self._set_target(planner, value, given.get(value.id))
         planner.run()
         for value in graph.outputs:
             target = self._target(planner, value, given.get(value.id))
             planner.finish(value, _writer(planner, value, target))
-        shapes = tuple(self._logical_shape(value, planner) for value in graph.outputs)
-        return Plan(tape.function(parameters), shapes, tape.source)
+        results = tuple(self._logical_shape(value, planner) for value in graph.outputs)
+        return Plan(tape.function(parameters), results, tape.source)
 
     def _logical_shape(self, value: Value, planner: Planner) -> tuple[int, ...]:
         """Return an output's shape with its dimensions in the caller's order."""
@@ -254,10 +261,12 @@ class BoundCall:
         shape = planner.shapes[value.id]
         return tuple(shape[order.index(axis)] for axis in range(len(order)))
 
-    def _set_input(self, planner: Planner, value: Value, var: Var | None) -> None:
+    def _set_input(
+        self, planner: Planner, value: Value, var: Var | None, shape: torch.Size
+    ) -> None:
         tensor = self._args[value.external_id]
         base, perm = self._as_graph_sees(planner, value, var)
-        sizes = [tensor.shape[axis] for axis in perm] if perm else tuple(tensor.shape) or (1,)
+        sizes = [shape[axis] for axis in perm] if perm else tuple(shape) or (1,)
         if tensor.device != planner.device:
             base = planner.tape.value(torch.Tensor.to, base, planner.device)
         if value.datatype in LATTICE:

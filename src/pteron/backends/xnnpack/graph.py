@@ -294,7 +294,10 @@ class Transpose:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A 0 in ``sizes`` is the rest of the dimension."""
+    """The part at ``offsets``. Size 0 at offset 0 is all of a dimension.
+
+    A dynamic dimension may be shorter than the file's upper bound; what is beyond it is left out.
+    """
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]

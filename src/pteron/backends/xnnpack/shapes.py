@@ -214,13 +214,10 @@ def _slice(node: Node, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
         raise ShapeError(f"a slice at {_text(options.offsets)} of {_text(source)}")
     result = []
     for offset, size, extent in zip(options.offsets, options.sizes, source, strict=True):
-        room = extent - offset
-        if room < 0 or size > room:
-            raise ShapeError(
-                f"a slice at {_text(options.offsets)} of size {_text(options.sizes)} is not inside "
-                f"{_text(source)}"
-            )
-        result.append(size or room)
+        if offset > extent:
+            raise ShapeError(f"a slice at {_text(options.offsets)} is not inside {_text(source)}")
+        whole = offset + size == 0
+        result.append(extent if whole else min(size, extent - offset))
     return (tuple(result),)
 
 
