@@ -13,21 +13,18 @@ from typing import Any, TypeVar
 
 from pteron import limits
 from pteron.errors import PteronError
+from pteron.format import program_specs as specs
 from pteron.format import schema
 from pteron.format.flatbuffer import (
     BOOL,
     FLOAT64,
-    INT8,
     INT32,
     INT64,
-    OFFSET,
     UINT8,
-    UINT32,
     UINT64,
     Decoder,
     Flatbuffer,
     TableSpec,
-    fields,
 )
 from pteron.format.schema import (
     AllocationDetails,
@@ -64,86 +61,6 @@ from pteron.format.schema import (
 _LARGE_BYTES = 1 << 20
 _Enum = TypeVar("_Enum", bound=IntEnum)
 _Item = TypeVar("_Item")
-
-
-def _spec(name: str, /, **kinds: str) -> TableSpec:
-    return TableSpec(name, fields(**kinds))
-
-
-# Field names and their order are those of program.fbs.
-_PROGRAM = _spec(
-    "Program",
-    version=UINT32,
-    execution_plan=OFFSET,
-    constant_buffer=OFFSET,
-    backend_delegate_data=OFFSET,
-    segments=OFFSET,
-    constant_segment=OFFSET,
-    mutable_data_segments=OFFSET,
-    named_data=OFFSET,
-)
-_PLAN = _spec(
-    "ExecutionPlan",
-    name=OFFSET,
-    container_meta_type=OFFSET,
-    values=OFFSET,
-    inputs=OFFSET,
-    outputs=OFFSET,
-    chains=OFFSET,
-    operators=OFFSET,
-    delegates=OFFSET,
-    non_const_buffer_sizes=OFFSET,
-    non_const_buffer_device=OFFSET,
-)
-_CONTAINER = _spec("ContainerMetadata", encoded_inp_str=OFFSET, encoded_out_str=OFFSET)
-_EVALUE = _spec("EValue", val_type=UINT8, val=OFFSET)
-_TENSOR = _spec(
-    "Tensor",
-    scalar_type=INT8,
-    storage_offset=INT32,
-    sizes=OFFSET,
-    dim_order=OFFSET,
-    requires_grad=BOOL,
-    data_buffer_idx=UINT32,
-    allocation_info=OFFSET,
-    layout=INT8,
-    shape_dynamism=INT8,
-    extra_tensor_info=OFFSET,
-)
-_EXTRA = _spec(
-    "ExtraTensorInfo",
-    mutable_data_segments_idx=UINT64,
-    fully_qualified_name=OFFSET,
-    location=INT8,
-    device_type=INT8,
-    device_index=INT8,
-)
-_ALLOCATION = _spec(
-    "AllocationDetails", memory_id=UINT32, memory_offset_low=UINT32, memory_offset_high=UINT32
-)
-_INT = _spec("Int", int_val=INT64)
-_BOOL = _spec("Bool", bool_val=BOOL)
-_DOUBLE = _spec("Double", double_val=FLOAT64)
-_STRING = _spec("String", string_val=OFFSET)
-_LIST = _spec("list", items=OFFSET)
-_OPERATOR = _spec("Operator", name=OFFSET, overload=OFFSET)
-_INSTRUCTION = _spec("Instruction", instr_args_type=UINT8, instr_args=OFFSET)
-_CALL = _spec("call", index=INT32, args=OFFSET)
-_PAIR = _spec("instruction", first=INT32, second=INT32)
-_FREE = _spec("FreeCall", value_index=INT32)
-_CHAIN = _spec("Chain", inputs=OFFSET, outputs=OFFSET, instructions=OFFSET, stacktrace=OFFSET)
-_FRAME_LIST = _spec("FrameList", items=OFFSET)
-_FRAME = _spec("Frame", filename=OFFSET, lineno=INT32, name=OFFSET, context=OFFSET)
-_DELEGATE = _spec("BackendDelegate", id=OFFSET, processed=OFFSET, compile_specs=OFFSET)
-_REFERENCE = _spec("BackendDelegateDataReference", location=INT8, index=UINT32)
-_COMPILE_SPEC = _spec("CompileSpec", key=OFFSET, value=OFFSET)
-_BUFFER_DEVICE = _spec(
-    "NonConstBufferDevice", buffer_idx=INT32, device_type=INT8, device_index=INT8
-)
-_BUFFER = _spec("Buffer", storage=OFFSET)
-_SEGMENT = _spec("DataSegment", offset=UINT64, size=UINT64)
-_SUBSEGMENT = _spec("SubsegmentOffsets", segment_index=UINT32, offsets=OFFSET)
-_NAMED_DATA = _spec("NamedData", key=OFFSET, segment_index=UINT32)
 
 
 def read_program(buffer: Flatbuffer) -> Program:
@@ -223,7 +140,7 @@ class _Reader:
             mutable_at,
             named,
             named_at,
-        ) = self._decode(_PROGRAM, pos)
+        ) = self._decode(specs.PROGRAM, pos)
         return Program(
             version=version,
             execution_plan=self._each(
@@ -245,7 +162,7 @@ class _Reader:
                 segments and pos + segments_at + segments,
                 "the segments",
                 limits.MAX_SEGMENTS,
-                lambda at: DataSegment(*self._decode(_SEGMENT, at)),
+                lambda at: DataSegment(*self._decode(specs.SEGMENT, at)),
             ),
             constant_segment=(
                 self.subsegment(pos + constant_segment_at + constant_segment)
@@ -268,23 +185,23 @@ class _Reader:
 
     def inline_data(self, pos: int) -> memoryview:
         """Read a Buffer or BackendDelegateInlineData table: both hold one byte vector."""
-        data, at = self._decode(_BUFFER, pos)
+        data, at = self._decode(specs.BUFFER, pos)
         return self.buffer.data(data and pos + at + data, "inline data")
 
     def subsegment(self, pos: int) -> SubsegmentOffsets:
-        index, offsets, at = self._decode(_SUBSEGMENT, pos)
+        index, offsets, at = self._decode(specs.SUBSEGMENT, pos)
         return SubsegmentOffsets(
             index, self.buffer.scalars(offsets and pos + at + offsets, UINT64, "offsets")
         )
 
     def named_data(self, pos: int) -> NamedData:
-        key, at, index = self._decode(_NAMED_DATA, pos)
+        key, at, index = self._decode(specs.NAMED_DATA, pos)
         return NamedData(self.buffer.name(key and pos + at + key, "a named data key"), index)
 
     # -- plan -------------------------------------------------------------------------------------
 
     def plan(self, pos: int) -> ExecutionPlan:
-        row = self._decode(_PLAN, pos)
+        row = self._decode(specs.PLAN, pos)
         (
             name,
             container,
@@ -331,14 +248,14 @@ class _Reader:
         )
 
     def container(self, pos: int) -> ContainerMetadata:
-        inp, inp_at, out, out_at = self._decode(_CONTAINER, pos)
+        inp, inp_at, out, out_at = self._decode(specs.CONTAINER, pos)
         string = self.buffer.string
         return ContainerMetadata(
             string(inp and pos + inp_at + inp), string(out and pos + out_at + out)
         )
 
     def operator(self, pos: int) -> Operator:
-        name, name_at, overload, overload_at = self._decode(_OPERATOR, pos)
+        name, name_at, overload, overload_at = self._decode(specs.OPERATOR, pos)
         read = self.buffer.name
         return Operator(
             read(name and pos + name_at + name, "the name of an operator"),
@@ -346,16 +263,17 @@ class _Reader:
         )
 
     def delegate(self, pos: int) -> BackendDelegate:
-        name, name_at, reference, reference_at, specs, specs_at = self._decode(_DELEGATE, pos)
+        row = self._decode(specs.DELEGATE, pos)
+        name, name_at, reference, reference_at, settings, settings_at = row
         if not reference:
             self.buffer.fail("a delegate does not say where its data is (no 'processed')", pos)
         at = pos + reference_at + reference
-        location, index = self._decode(_REFERENCE, at)
+        location, index = self._decode(specs.REFERENCE, at)
         return BackendDelegate(
             self.buffer.name(name and pos + name_at + name, "the id of a delegate"),
             BackendDelegateDataReference(self._member(DataLocation, location, at), index),
             self._each(
-                specs and pos + specs_at + specs,
+                settings and pos + settings_at + settings,
                 "the compile specs of a delegate",
                 limits.MAX_DELEGATES_PER_METHOD,
                 self.compile_spec,
@@ -363,7 +281,7 @@ class _Reader:
         )
 
     def compile_spec(self, pos: int) -> CompileSpec:
-        key, key_at, value, value_at = self._decode(_COMPILE_SPEC, pos)
+        key, key_at, value, value_at = self._decode(specs.COMPILE_SPEC, pos)
         data = self.buffer.data(value and pos + value_at + value, "a compile spec's value")
         self.buffer.charge(data.nbytes >> 3, pos)
         return CompileSpec(
@@ -371,13 +289,13 @@ class _Reader:
         )
 
     def buffer_device(self, pos: int) -> NonConstBufferDevice:
-        index, type_number, device_index = self._decode(_BUFFER_DEVICE, pos)
+        index, type_number, device_index = self._decode(specs.BUFFER_DEVICE, pos)
         return NonConstBufferDevice(index, self._device(type_number, device_index, pos))
 
     # -- values -----------------------------------------------------------------------------------
 
     def values(self, position: int, what: str) -> tuple[EValue, ...]:
-        decode = self.buffer.decoder(_EVALUE)
+        decode = self.buffer.decoder(specs.EVALUE)
         readers = self._value_readers
         found: list[EValue] = []
         try:
@@ -400,8 +318,8 @@ class _Reader:
         """Return the readers by number in the union ``KernelTypes``."""
         buffer = self.buffer
         string, scalars = buffer.string, buffer.scalars
-        decode_int, decode_bool = buffer.decoder(_INT), buffer.decoder(_BOOL)
-        decode_double, decode_list = buffer.decoder(_DOUBLE), buffer.decoder(_LIST)
+        decode_int, decode_bool = buffer.decoder(specs.INT), buffer.decoder(specs.BOOL_VALUE)
+        decode_double, decode_list = buffer.decoder(specs.DOUBLE), buffer.decoder(specs.LIST)
         null = schema.Null()
 
         def read_string(pos: int) -> EValue:
@@ -430,8 +348,8 @@ class _Reader:
         }
 
     def _tensor_reader(self) -> Callable[[int], Tensor]:
-        decode = self.buffer.decoder(_TENSOR)
-        decode_allocation = self.buffer.decoder(_ALLOCATION)
+        decode = self.buffer.decoder(specs.TENSOR)
+        decode_allocation = self.buffer.decoder(specs.ALLOCATION)
         scalars = self.buffer.scalars
         scalar_types = {int(kind): kind for kind in ScalarType}
         dynamisms = {int(kind): kind for kind in TensorShapeDynamism}
@@ -480,7 +398,7 @@ class _Reader:
         return read
 
     def extra_tensor_info(self, pos: int) -> ExtraTensorInfo:
-        index, name, name_at, location, device_type, device_index = self._decode(_EXTRA, pos)
+        index, name, name_at, location, device_type, device_index = self._decode(specs.EXTRA, pos)
         return ExtraTensorInfo(
             index,
             self.buffer.name(pos + name_at + name, "the name of a tensor") if name else None,
@@ -491,7 +409,7 @@ class _Reader:
     # -- instructions -----------------------------------------------------------------------------
 
     def chain(self, pos: int) -> Chain:
-        row = self._decode(_CHAIN, pos)
+        row = self._decode(specs.CHAIN, pos)
         inputs, outputs, instructions, stacktrace = (
             raw and pos + at + raw for raw, at in zip(row[::2], row[1::2], strict=True)
         )
@@ -509,7 +427,7 @@ class _Reader:
         )
 
     def instructions(self, position: int) -> tuple[Instruction, ...]:
-        decode = self.buffer.decoder(_INSTRUCTION)
+        decode = self.buffer.decoder(specs.INSTRUCTION)
         readers = self._instruction_readers
         what = "the instructions of a chain"
         found: list[Instruction] = []
@@ -527,8 +445,8 @@ class _Reader:
     def _make_instruction_readers(self) -> dict[int, Callable[[int], Instruction]]:
         """Return the readers by number in the union ``InstructionArguments``."""
         scalars = self.buffer.scalars
-        decode_call, decode_pair = self.buffer.decoder(_CALL), self.buffer.decoder(_PAIR)
-        decode_free = self.buffer.decoder(_FREE)
+        decode_call, decode_pair = self.buffer.decoder(specs.CALL), self.buffer.decoder(specs.PAIR)
+        decode_free = self.buffer.decoder(specs.FREE)
 
         def kernel_call(pos: int) -> KernelCall:
             index, raw, at = decode_call(pos)
@@ -547,13 +465,13 @@ class _Reader:
         }
 
     def frames(self, pos: int) -> tuple[Frame, ...]:
-        raw, at = self._decode(_FRAME_LIST, pos)
+        raw, at = self._decode(specs.FRAME_LIST, pos)
         return self._each(
             raw and pos + at + raw, "a stack trace", limits.MAX_INSTRUCTIONS_PER_METHOD, self.frame
         )
 
     def frame(self, pos: int) -> Frame:
-        file, file_at, line, name, name_at, context, context_at = self._decode(_FRAME, pos)
+        file, file_at, line, name, name_at, context, context_at = self._decode(specs.FRAME, pos)
         string = self.buffer.string
         return Frame(
             string(file and pos + file_at + file),
