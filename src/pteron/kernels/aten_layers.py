@@ -24,6 +24,16 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Te
     return write(out, _NN.linear(input, weight, bias))
 
 
+def pdist_forward(self: Tensor, p: float = 2.0) -> Tensor:
+    """Return the distances between the rows; torch trusts that there are rows."""
+    if self.dim() != 2:
+        raise InvalidArgumentError(
+            f"_pdist_forward of shape {tuple(self.shape)}; expected two dimensions"
+        )
+    result: Tensor = _aten._pdist_forward.default._op(self, p)
+    return result
+
+
 # Fourier transforms.
 
 

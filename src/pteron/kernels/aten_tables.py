@@ -155,7 +155,7 @@ SPECIAL: dict[str, Special] = {
     "_native_batch_norm_legit_no_training.out": Special(layers.batch_norm_no_training),
     "_adaptive_avg_pool2d.out": _functional(_F._adaptive_avg_pool2d),
     "_cdist_forward.out": _functional(_ops._cdist_forward.default._op),
-    "_pdist_forward.out": _functional(_ops._pdist_forward.default._op),
+    "_pdist_forward.out": _functional(layers.pdist_forward),
     "grid_sampler_2d.out": _functional(_F.grid_sampler_2d),
     "max_pool2d_with_indices_backward.grad_input": Special(layers.max_pool2d_backward),
     "upsample_nearest2d.vec_out": Special(layers.upsample_nearest2d),
