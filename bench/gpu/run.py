@@ -177,7 +177,10 @@ def delegated(cases: Cases, fixture: str, method: str, *, compile_too: bool) -> 
             return _without_gradients(lambda: run(*inputs))
         return _without_gradients(lambda: run(*(x.to(DEVICE) for x in inputs)).cpu())
 
-    makers: dict[str, Callable[[], Call]] = {
+    makers: dict[str, Callable[[], Call]] = {}
+    if compile_too:
+        makers["torch.compile"] = lambda: module(compiled=True)
+    makers |= {
         "pteron": lambda: loaded(capture=False),
         "pteron, captured": lambda: loaded(capture=True),
         "eager": lambda: module(compiled=False),
@@ -186,8 +189,6 @@ def delegated(cases: Cases, fixture: str, method: str, *, compile_too: bool) -> 
     }
     if not resident:
         makers["aoti with copies"] = bare_with_copies
-    if compile_too:
-        makers["torch.compile"] = lambda: module(compiled=True)
 
     def right(output: torch.Tensor) -> float:
         if fixture == "kv_cache":  # the same row again and again: as after the first call
@@ -217,15 +218,16 @@ def replaced(cases: Cases, model: Any, folder: Path, *, compile_too: bool) -> No
         run = torch.compile(net, mode="reduce-overhead") if compiled else net
         return _without_gradients(lambda: run(*inputs))
 
-    makers: dict[str, Callable[[], Call]] = {
+    makers: dict[str, Callable[[], Call]] = {}
+    if compile_too:  # first: its captures give back the workspaces that other graphs may use
+        makers["torch.compile"] = lambda: module(compiled=True)
+    makers |= {
         "pteron": lambda: loaded(capture=False),
         "pteron, captured": lambda: loaded(capture=True),
         "pteron, captured, borrowed": lambda: loaded(capture=True, borrow=True),
         "eager": lambda: module(compiled=False),
         "eager graph": lambda: _graphed(module(compiled=False)),
     }
-    if compile_too:
-        makers["torch.compile"] = lambda: module(compiled=True)
 
     def right(output: torch.Tensor) -> float:
         return float((output.cpu() - expected).abs().max() / expected.abs().max())

@@ -18,6 +18,7 @@ from pteron.executor.bind import BoundPlan, Step
 from pteron.executor.evalue import ValueTable
 from pteron.executor.interpreter import END, Block, Call, run
 from pteron.format.schema import JumpFalseCall, Tensor
+from pteron.memory.cuda_runtime import OwnStream
 from pteron.program.disasm import format_instruction, format_value
 
 WARM_UP_RUNS = 2
@@ -31,6 +32,8 @@ class Captured:
     blocks: tuple[Block, ...]
     graphs: int
     instructions: int
+    streams: tuple[OwnStream, ...]
+    """The streams that the graphs were captured on; they live as long as the graphs."""
 
 
 def check_capturable(table: ValueTable, bound: BoundPlan) -> None:
@@ -77,28 +80,38 @@ def capture(table: ValueTable, bound: BoundPlan) -> Captured:
     torch.cuda.synchronize(device)
     calls: list[Call] = []
     numbers: list[int] = []
-    graphs = captured = 0
+    streams: list[OwnStream] = []
+    captured = 0
     for on_device, group in groupby(bound.steps, key=lambda step: step.device):
         steps = list(group)
         numbers.append(steps[0].instruction)
         if on_device.type == "cuda":
-            calls.append(_record(table, steps, on_device, stream))
-            graphs += 1
+            streams.append(OwnStream(on_device))
+            calls.append(_record(table, steps, on_device, streams[-1].stream))
             captured += len(steps)
         else:
             calls += [step.call for step in steps]
             numbers += [step.instruction for step in steps[1:]]
     block = Block(tuple(calls), tuple(numbers), None, END, END)
-    return Captured((block,), graphs, captured)
+    return Captured((block,), len(streams), captured, tuple(streams))
 
 
 def _record(
     table: ValueTable, steps: Sequence[Step], device: torch.device, stream: torch.cuda.Stream
 ) -> Call:
+    """Record steps as one graph; return its replay.
+
+    torch keeps a cuBLAS workspace for each stream, in memory that anybody may give back (a capture
+    of torch.compile does). On a stream that was never used before, the workspace is made while the
+    graph is captured, and so lies in the graph's own memory.
+    """
     graph = torch.cuda.CUDAGraph()
     step = steps[0]
     try:
-        with torch.cuda.device(device), torch.cuda.graph(graph, stream=stream):
+        with (
+            torch.cuda.device(device),
+            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+        ):
             for step in steps:
                 step.call()
     except RuntimeError as error:

@@ -80,4 +80,4 @@ def _end_bytes(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return (int(tensor.storage_offset()) + last + 1) * tensor.element_size()

@@ -104,10 +104,10 @@ class Method:
         with self._memory.lock:
             self._set_inputs(inputs)
 
-    def run(self) -> None:
-        """Run the method on the inputs that were set."""
+    def run(self, *, observer: Observer | None = None) -> None:
+        """Run the method on the inputs that were set; ``observer`` is told of each instruction."""
         with self._memory.lock:
-            self._run(None)
+            self._run(observer)
 
     def get_outputs(self, *, borrow: bool = False) -> list[Any]:
         """Return what the last run left in the outputs."""

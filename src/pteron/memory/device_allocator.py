@@ -6,19 +6,17 @@ that owns its memory: it goes back to the device when the arena and all its slot
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from pteron.errors import InvalidArgumentError, MemoryAllocationFailedError, NotFoundError
+from pteron.errors import InvalidArgumentError, MemoryAllocationFailedError
+from pteron.memory import cuda_runtime
 
 logger = logging.getLogger("pteron")
 
@@ -129,11 +127,11 @@ class CudaAllocator(DeviceAllocator):
             return torch.empty(0, dtype=torch.uint8, device=device)
         with torch.cuda.device(device):
             torch.cuda.current_stream()
-            pointer = _cuda_malloc(nbytes)
+            pointer = cuda_runtime.malloc(nbytes)
             if pointer is None:
                 # What torch only caches is free memory to a user: give it back and try once more.
                 torch.cuda.empty_cache()
-                pointer = _cuda_malloc(nbytes)
+                pointer = cuda_runtime.malloc(nbytes)
             if pointer is None:
                 free, total = torch.cuda.mem_get_info(device)
                 raise MemoryAllocationFailedError(
@@ -165,47 +163,7 @@ class _CudaBlock:
             "strides": None,
             "version": 3,
         }
-        weakref.finalize(self, _cuda_free, pointer, device.index or 0).atexit = False
-
-
-_cudart_lock = threading.Lock()
-_cudart: Any = None
-
-
-def _runtime_library() -> Any:
-    """Return the CUDA runtime that torch has loaded in this process."""
-    global _cudart
-    with _cudart_lock:
-        if _cudart is None:
-            torch.cuda.init()  # type: ignore[no-untyped-call]
-            path = _loaded_library("libcudart.so")
-            _cudart = ctypes.CDLL(path)
-            _cudart.cudaMalloc.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t]
-            _cudart.cudaFree.argtypes = [ctypes.c_void_p]
-        return _cudart
-
-
-def _loaded_library(prefix: str) -> str:
-    with Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as maps:
-        for line in maps:
-            path = line.rstrip("\n").partition("/")[2]
-            if path.rpartition("/")[2].startswith(prefix):
-                return "/" + path
-    raise NotFoundError(f"torch has not loaded {prefix}: no CUDA runtime to allocate with")
-
-
-def _cuda_malloc(nbytes: int) -> int | None:
-    pointer = ctypes.c_void_p()
-    library = _runtime_library()
-    if library.cudaMalloc(ctypes.byref(pointer), nbytes) != 0:
-        library.cudaGetLastError()  # an out-of-memory error must not stay behind for torch to find
-        return None
-    return pointer.value
-
-
-def _cuda_free(pointer: int, index: int) -> None:
-    with torch.cuda.device(index):
-        _runtime_library().cudaFree(pointer)
+        weakref.finalize(self, cuda_runtime.free, pointer, device.index or 0).atexit = False
 
 
 _registry: dict[str, DeviceAllocator] = {"cpu": HostAllocator(), "cuda": CudaAllocator()}
