@@ -23,7 +23,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"executor"}),
     frozenset({"runtime"}),
     frozenset({"module"}),
-    frozenset({"devtools", "compat"}),
+    frozenset({"devtools"}),
+    frozenset({"compat"}),
     frozenset({"cli"}),
 )
 """Lowest first. The parts of one layer do not import each other."""

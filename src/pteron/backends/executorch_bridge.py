@@ -40,7 +40,9 @@ def wheel_runtime() -> Any:
     try:
         if find_spec("executorch.extension.pybindings._C") is None:
             return None
-        return import_module("executorch.extension.pybindings._C")
+        binding = import_module("executorch.extension.pybindings._C")
+        original = getattr(binding, "__pteron_original__", None)  # pteron.compat stands in for it
+        return binding if original is None else original()
     except (ImportError, OSError) as error:
         logger.warning("the installed executorch package cannot be used: %s", error)
         return None
@@ -122,8 +124,8 @@ class _Handle(DelegateHandle):
         except RuntimeError as error:
             raise DelegateInvalidCompatibilityError(
                 f"executorch {executorch_version()} refuses a delegate of {self._id}: {error}",
-                hint="executorch says more on stderr; the delegate may be damaged, of another version, or "
-                "for hardware that is not here",
+                hint="executorch says more on stderr; the delegate may be damaged, of another "
+                "version, or for hardware that is not here",
             ) from error
 
     def bind(self, args: Sequence[Any]) -> Callable[[], None]:
