@@ -1,0 +1,38 @@
+"""Run tests that were written for executorch on pteron: ``-p pteron.compat.pytest_plugin``.
+
+The modules are replaced when the plugin is imported, before any conftest. ``--pteron-backend
+package.module:Class`` registers a backend, for delegates that a test brings with it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pteron.compat import executorch
+from pteron.runtime import Runtime
+
+executorch.install()
+
+
+def pytest_addoption(parser: Any) -> None:
+    """Add the options."""
+    parser.addoption(
+        "--pteron-backend",
+        action="append",
+        default=[],
+        metavar="MODULE:CLASS",
+        help="register a pteron backend before tests run; may be given several times",
+    )
+
+
+def pytest_configure(config: Any) -> None:
+    """Register the backends that were asked for."""
+    for place in config.getoption("--pteron-backend"):
+        module, _, name = place.partition(":")
+        Runtime.get().backend_registry.register(getattr(import_module(module), name)())
+
+
+def pytest_report_header() -> str:
+    """Say which runtime the tests reach."""
+    return "executorch's runtime modules are pteron's"

@@ -1,0 +1,231 @@
+"""Trace runs: when each instruction ran, how long it took, and what it wrote.
+
+A trace is kept as ETDump events (:mod:`pteron.format.etdump`), laid out as ExecuTorch's own
+runtime lays them out, so that its Inspector reads the file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from time import perf_counter_ns
+from typing import Any, Final
+
+import torch
+
+from pteron.executor.method import Method
+from pteron.format.etdump import (
+    NO_DATA,
+    DebugEvent,
+    ETDump,
+    ProfileEvent,
+    RunData,
+    TracedTensor,
+    write_etdump,
+)
+from pteron.format.schema import (
+    DelegateCall,
+    ExecutionPlan,
+    FreeCall,
+    Instruction,
+    JumpFalseCall,
+    KernelCall,
+    MoveCall,
+    ScalarType,
+)
+from pteron.program.dataflow import access
+
+logger = logging.getLogger("pteron")
+
+LOADING: Final = "Default"
+EXECUTION: Final = "Execute"
+"""Names of blocks, as ExecuTorch gives them."""
+
+ALIGNMENT: Final = 64
+"""Of a tensor's bytes in the debug file."""
+
+_CALLS: Final[dict[type, str]] = {
+    KernelCall: "OPERATOR_CALL",
+    DelegateCall: "DELEGATE_CALL",
+    JumpFalseCall: "JF_CALL",
+    MoveCall: "MOVE_CALL",
+    FreeCall: "FREE_CALL",
+}
+
+_SCALAR_TYPES: Final = {
+    getattr(torch, code.torch_name): int(code)
+    for code in ScalarType
+    if hasattr(torch, code.torch_name)
+}
+
+
+class DebugBuffer:
+    """Owns the bytes of traced tensors, up to a number of bytes.
+
+    Tensors on a device are copied to the host. What no longer fits is left out and said so in the
+    log, once; the run goes on.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._data = bytearray()
+        self._said = False
+
+    def add(self, tensor: torch.Tensor) -> int:
+        """Keep a tensor's value and return its offset, or NO_DATA if it is empty or too large."""
+        nbytes = tensor.numel() * tensor.element_size()
+        offset = -(-len(self._data) // ALIGNMENT) * ALIGNMENT
+        if not nbytes:
+            return NO_DATA
+        if offset + nbytes > self.size:
+            if not self._said:
+                self._said = True
+                logger.warning(
+                    "the debug buffer of %d bytes is full: later values have no data", self.size
+                )
+            return NO_DATA
+        flat = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
+        self._data += bytes(offset - len(self._data)) + flat.numpy().tobytes()
+        return offset
+
+    def clear(self) -> None:
+        """Start again from the first byte."""
+        self._data.clear()
+        self._said = False
+
+    def getvalue(self) -> bytes:
+        """Return the whole buffer; what was not used is zero."""
+        return bytes(self._data).ljust(self.size, b"\0")
+
+
+class Tracer:
+    """Owns a trace of the methods of one program.
+
+    ``debug_buffer_size`` above 0 keeps also what every instruction wrote, in that many bytes.
+    """
+
+    def __init__(self, *, debug_buffer_size: int = 0) -> None:
+        self._buffer = DebugBuffer(debug_buffer_size) if debug_buffer_size > 0 else None
+        self._runs: list[RunData] = []
+        self._taken = False
+
+    @property
+    def runs(self) -> Sequence[RunData]:
+        """The blocks of events so far."""
+        return self._runs
+
+    @property
+    def debug_buffer(self) -> bytes | None:
+        """The values that the events' offsets count in, or None if they are not kept."""
+        return self._buffer.getvalue() if self._buffer is not None else None
+
+    def loaded(self, start: int, end: int) -> None:
+        """Take note that a method was loaded between two times (``perf_counter_ns``)."""
+        self._begin()
+        if not self._runs or self._runs[-1].name != LOADING:
+            self._runs.append(RunData(LOADING))
+        self._runs[-1].events.append(ProfileEvent("Program::load_method", start, end))
+
+    def execute(
+        self, method: Method, plan: ExecutionPlan, inputs: Sequence[Any] | torch.Tensor = ()
+    ) -> list[Any]:
+        """Run a method on inputs, trace it, and return its outputs."""
+        method.set_inputs(inputs)
+        self.run(method, plan)
+        return method.get_outputs()
+
+    def run(self, method: Method, plan: ExecutionPlan, *, bundled_input: int = -1) -> None:
+        """Run a method on the inputs that it has, and trace it."""
+        self._begin()
+        run = RunData(EXECUTION, bundled_input=bundled_input)
+        self._runs.append(run)
+        start = perf_counter_ns()
+        try:
+            method.run(observer=_Watch(run, method, plan, self._buffer))
+        finally:
+            run.events.append(ProfileEvent("Method::execute", start, perf_counter_ns()))
+        for index in plan.outputs:
+            self._output(run, method.values[index])
+
+    def _output(self, run: RunData, value: Any) -> None:
+        if self._buffer is None:
+            return
+        if isinstance(value, torch.Tensor):
+            event = DebugEvent(traced(value, self._buffer), chain=-1, output=True)
+        elif isinstance(value, (bool, int, float)):
+            event = DebugEvent(value, chain=-1, output=True)
+        else:
+            return
+        run.events.append(event)
+
+    def _begin(self) -> None:
+        """Forget what was handed out before."""
+        if self._taken:
+            self._taken = False
+            self._runs = []
+            if self._buffer is not None:
+                self._buffer.clear()
+
+    def take(self) -> bytes:
+        """Return the trace as an ETDump; the next run begins a new one."""
+        self._taken = True
+        return write_etdump(ETDump(self._runs))
+
+
+def traced(tensor: torch.Tensor, buffer: DebugBuffer) -> TracedTensor:
+    """Describe a tensor and keep its value."""
+    dense = tensor.detach()
+    if not dense.is_contiguous():
+        dense = dense.contiguous()
+    return TracedTensor(
+        _SCALAR_TYPES[tensor.dtype], tuple(dense.shape), tuple(dense.stride()), buffer.add(dense)
+    )
+
+
+class _Watch:
+    """Is told of each instruction of one run. Views the method and the run."""
+
+    def __init__(
+        self, run: RunData, method: Method, plan: ExecutionPlan, buffer: DebugBuffer | None
+    ) -> None:
+        self._events = run.events
+        self._values = method.values
+        self._plan = plan
+        self._buffer = buffer
+        self._start = 0
+
+    def before(self, instruction: int) -> None:
+        self._start = perf_counter_ns()
+
+    def after(self, instruction: int) -> None:
+        end = perf_counter_ns()
+        step = self._plan.instructions[instruction]
+        if self._buffer is not None:
+            self._keep(step, instruction, self._buffer)
+        if isinstance(step, KernelCall):
+            operator = self._plan.operators[step.op_index]
+            name = operator.name.partition("::")[2] or operator.name
+            name += f".{operator.overload}" if operator.overload else ""
+            event = ProfileEvent(f"native_call_{name}", self._start, end, 0, instruction)
+            self._events.append(event)
+        name = _CALLS[type(step)]
+        self._events.append(ProfileEvent(name, self._start, end, 0, instruction))
+
+    def _keep(self, step: Instruction, number: int, buffer: DebugBuffer) -> None:
+        """Add what an instruction wrote; of a delegate, all that it was given."""
+        if isinstance(step, DelegateCall):
+            indices: Sequence[int] = step.args
+        elif isinstance(step, KernelCall):
+            done = access(self._plan, step)
+            indices = tuple(dict.fromkeys((*done.writes, *done.updates)))
+        else:
+            return
+        for index in indices:
+            value = self._values[index]
+            if isinstance(value, torch.Tensor):
+                self._events.append(DebugEvent(traced(value, buffer), 0, number))
+            elif isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
+                items = tuple(traced(item, buffer) for item in value if item is not None)
+                self._events.append(DebugEvent(items, 0, number))
+            elif isinstance(value, (bool, int, float)):
+                self._events.append(DebugEvent(value, 0, number))
