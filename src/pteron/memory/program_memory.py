@@ -316,7 +316,7 @@ def _described(
 ) -> str:
     """Return the words that name a buffer in an error; ``nbytes`` if not those of its plan."""
     nbytes = buffer.nbytes if nbytes is None else nbytes
-    return f"method {method!r}: planned buffer {buffer.index} ({nbytes:,} bytes on {device})"
+    return f"method {method!r}: planned buffer {buffer.index} ({nbytes:,} bytes on device {device})"
 
 
 def _has_bytes(state: Tensor) -> bool:
