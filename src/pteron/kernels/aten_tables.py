@@ -35,7 +35,7 @@ FAST: frozenset[str] = frozenset(
         "clamp_max clamp_min conj_physical cos cosh cumprod cumsum div erf erfc exp exp2 expm1 "
         "floor floor_divide gather hypot index_select log log10 log1p log2 logical_and "
         "logical_not logical_or logical_xor logit masked_select matmul maximum mean minimum mm mul "
-        "neg nonzero reciprocal round rsqrt scatter_add sigmoid sign sin sinh sqrt square stack "
+        "neg reciprocal round rsqrt scatter_add sigmoid sign sin sinh sqrt square stack "
         "sub tan tanh tril triu trunc",
     )
     + _overloads(
@@ -128,6 +128,7 @@ SPECIAL: dict[str, Special] = {
     "masked_fill.Tensor_out": Special(own.masked_fill),
     "masked_scatter.out": Special(own.masked_scatter),
     "embedding.out": Special(own.embedding),
+    "nonzero.out": _functional(_F.nonzero),  # on CUDA, the out variant relays a strided result
     "repeat_interleave.Tensor_out": Special(
         lambda repeats, *, output_size=None: _F.repeat_interleave(repeats, output_size=output_size),
         Style.FUNCTIONAL,
