@@ -121,7 +121,7 @@ class Flatbuffer:
         self._structs: dict[tuple[str, int], struct.Struct] = {}
         # Exporters write each entry once. A crafted file can point at one entry from many places;
         # what is read may be a few times the file, not more.
-        self._budget = min(MAX_TABLES, self._size // 2 + (1 << 18))
+        self._budget = min(MAX_TABLES, self._size // 2 + (1 << 14))
 
     # -- errors ---------------------------------------------------------------------------------
 
