@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pteron.kernels import Style, default_registry
-from support.operator_cases import CASES, NUMBERS, VIEWS
+from support.operator_cases import BEYOND, CASES, NUMBERS, VIEWS
 from support.operator_check import expected, full_args, kernel_problems
 
 
@@ -31,13 +31,13 @@ def test_there_are_at_least_three_cases(name: str) -> None:
     assert len(list(CASES[name]())) >= 3
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *BEYOND])
 def test_kernel_agrees_with_eager(name: str) -> None:
     torch.manual_seed(zlib.crc32(name.encode()))
     kernel = default_registry().find(name)
     assert kernel is not None
     found = []
-    for number, case in enumerate(CASES[name]()):
+    for number, case in enumerate({**CASES, **BEYOND}[name]()):
         if kernel.style is not Style.INPLACE:
             found += kernel_problems(name, number, case, dynamic=True)
         found += kernel_problems(name, number, case, dynamic=False)

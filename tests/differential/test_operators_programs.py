@@ -11,7 +11,7 @@ import torch
 
 from pteron import Runtime
 from support.one_op import ProgramBuilder
-from support.operator_cases import CASES, NUMBERS, VIEWS, Case
+from support.operator_cases import BEYOND, CASES, NUMBERS, VIEWS, Case
 from support.operator_check import RANDOM, UNDEFINED, difference, signature
 from support.operator_programs import FORMS, number_program, program_of
 
@@ -29,11 +29,11 @@ def run(data: bytes, inputs: list[Any]) -> list[Any]:
         return program.load_method("forward").execute(inputs)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *BEYOND])
 def test_program_agrees_with_eager(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(zlib.crc32(name.encode()))
     found = []
-    for number, case in enumerate(CASES[name]()):
+    for number, case in enumerate({**CASES, **BEYOND}[name]()):
         form = FORMS[number % len(FORMS)]
         data, inputs, wanted = program_of(name, case, form, plain=False)
         given = [x.clone() for x in inputs]

@@ -50,7 +50,9 @@ class Signature:
     defaults: tuple[Any, ...]
     written: tuple[int, ...]
     lists: bool
-    """Whether the out argument is a list of tensors."""
+    """Whether the out argument, or the result, is a list of tensors."""
+    outs: bool
+    """Whether there are out arguments."""
 
 
 @cache
@@ -60,7 +62,10 @@ def signature(name: str) -> Signature:
     if name in SCHEMAS:
         schema = torch._C.parse_schema(f"{name}{SCHEMAS[name]} -> Tensor(a!)")
     else:
-        schema = torch._C._get_schema(base, overload)
+        try:
+            schema = torch._C._get_schema(base, overload)
+        except RuntimeError:
+            schema = torch._C._get_schema(base, overload.removesuffix("_out"))
     inputs = [a for a in schema.arguments if not a.is_out]
     return Signature(
         tuple(str(a.type) for a in inputs),
@@ -69,7 +74,11 @@ def signature(name: str) -> Signature:
         tuple(
             i for i, a in enumerate(inputs) if a.alias_info is not None and a.alias_info.is_write
         ),
-        any(str(a.type) == "List[Tensor]" for a in schema.arguments if a.is_out),
+        any(
+            str(a.type) == "List[Tensor]"
+            for a in (*schema.arguments[len(inputs) :], *schema.returns)
+        ),
+        len(inputs) < len(schema.arguments) or overload.endswith("out"),
     )
 
 
@@ -82,6 +91,8 @@ def full_args(name: str, case: Case) -> list[Any]:
 def functional(name: str) -> Any:
     """Return the ATen operator that returns what ``name`` writes into its out tensors."""
     base, _, overload = name.removeprefix("aten::").partition(".")
+    if not signature(name).outs and not base.endswith("_"):
+        return getattr(getattr(torch.ops.aten, base), overload or "default")
     packet = getattr(torch.ops.aten, base.removesuffix("_") if not overload else base)
     wanted = signature(name)
     found = []

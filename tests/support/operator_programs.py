@@ -50,7 +50,7 @@ def program_of(
         planned=form != "unplanned",
         dynamic=form == "dynamic" or case.bounds is not None,
         bounds=case.bounds,
-        returns="self" if inplace else "repeat",
+        returns="self" if inplace else "repeat" if facts.outs else "none",
     )
     return data, inputs, [t for r in wanted for t in (r if isinstance(r, list) else [r])]
 
