@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
-from support.demo_backend import DemoBackend
 
 from pteron.backends.interface import Backend, BackendInitContext, DelegateHandle
 from pteron.format.source import open_source
 from pteron.runtime import Program
+from support.demo_backend import DemoBackend
 
 __all__ = ["DemoBackend", "ExecutorBackend"]
 

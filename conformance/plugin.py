@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +70,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seed(request: pytest.FixtureRequest) -> Iterator[None]:
+def _seed(request: pytest.FixtureRequest) -> None:
     import torch
 
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
-    yield

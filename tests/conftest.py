@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from pathlib import Path
 
@@ -25,8 +26,16 @@ def _seed(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Return the folder of files that is laid beside a checkout, and is not in the repository."""
-    for folder in (ROOT / "shared", ROOT.parent / "shared"):
+    """Return the folder of files that is laid beside a checkout, and is not in the repository.
+
+    ``PTERON_SHARED`` names it if it is elsewhere.
+    """
+    elsewhere = os.environ.get("PTERON_SHARED")
+    for folder in (
+        *([Path(elsewhere)] if elsewhere else []),
+        ROOT / "shared",
+        ROOT.parent / "shared",
+    ):
         if (folder / "fixtures").is_dir():
             return folder
     pytest.skip("the shared folder is not beside this checkout")
