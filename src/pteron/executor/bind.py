@@ -20,6 +20,7 @@ from pteron.errors import (
     PteronError,
 )
 from pteron.executor.bind_kernel import KernelBinder
+from pteron.executor.elide import CopyElider
 from pteron.executor.evalue import ValueTable
 from pteron.executor.fold import fold_constants
 from pteron.executor.interpreter import END, Block, Call
@@ -34,7 +35,7 @@ from pteron.format.schema import (
 )
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
 from pteron.memory.device_allocator import find_device_allocator
-from pteron.memory.hierarchical_allocator import dense_strides
+from pteron.memory.hierarchical_allocator import HierarchicalAllocator, dense_strides
 from pteron.program.dataflow import ET_VIEW, operator_name
 from pteron.program.disasm import format_instruction
 
@@ -87,15 +88,17 @@ class PlanBinder:
         table: ValueTable,
         registry: OperatorRegistry,
         delegates: Mapping[int, DelegateHandle],
+        allocator: HierarchicalAllocator,
         *,
-        fold: bool = True,
+        optimize: bool = True,
     ) -> None:
         self._table = table
         self._plan = table.plan
         self._registry = registry
         self._delegates = delegates
         self._kernels = KernelBinder(table)
-        self._fold = fold
+        self._allocator = allocator
+        self._optimize = optimize
         self._static_views: set[int] = set()
         self._view_writers: dict[int, int] = {}
         for instruction in self._plan.instructions:
@@ -108,8 +111,10 @@ class PlanBinder:
         """Return the bound plan."""
         check_operators(self._table, self._registry)
         folded: frozenset[int] = frozenset()
-        if self._fold:
+        if self._optimize:
             folded = fold_constants(self._table, self._registry)
+            elider = CopyElider(self._table, self._registry, self._allocator)
+            folded |= elider.elide(folded)
         steps: list[Step] = []
         for number, instruction in enumerate(self._plan.instructions):
             if number in folded or isinstance(instruction, JumpFalseCall):
@@ -170,7 +175,10 @@ class PlanBinder:
             return False
         if self._view_writers[out] != 1 or not self._has_own_memory(source):
             return False
-        self._kernels.bind(kernel, args)()
+        call = self._kernels.bind(kernel, args)
+        call()
+        if self._table.values[out].data_ptr() != self._table.values[source].data_ptr():
+            return False  # its source's strides ask for a copy, made in each run
         self._static_views.add(out)
         return True
 

@@ -6,6 +6,8 @@ element type. A view of a constant costs no memory; other results are kept if th
 
 from __future__ import annotations
 
+import torch
+
 from pteron.executor.bind_kernel import KernelBinder, write_result
 from pteron.executor.evalue import ValueTable
 from pteron.format.schema import (
@@ -41,6 +43,7 @@ def fold_constants(table: ValueTable, registry: OperatorRegistry) -> frozenset[i
             pinned.update(_delegate_results(table, instruction, writers))
     binder = KernelBinder(table)
     known = set(table.constants)
+    aliases_of = table.memory_plan.aliases_of
     done: set[int] = set()
     for number, instruction in enumerate(plan.instructions):
         if not isinstance(instruction, KernelCall):
@@ -50,7 +53,8 @@ def fold_constants(table: ValueTable, registry: OperatorRegistry) -> frozenset[i
             continue
         if _foldable(table, kernel, instruction, known, writers, pinned):
             if _fold(table, binder, kernel, instruction):
-                known.add(instruction.args[kernel.num_inputs])
+                out = instruction.args[kernel.num_inputs]
+                known.update((out, *aliases_of.get(out, ())))
                 done.add(number)
     return frozenset(done)
 
@@ -109,7 +113,7 @@ def _fold(table: ValueTable, binder: KernelBinder, kernel: Kernel, call: KernelC
                 return False
             if result.device != target.device:
                 return False
-            target.set_(result)
+            _set(table, index, result)
             return True
         if value.nbytes > MAX_FOLDED_TENSOR_BYTES:
             return False
@@ -124,7 +128,16 @@ def _fold(table: ValueTable, binder: KernelBinder, kernel: Kernel, call: KernelC
         else:
             result = kernel.function(*inputs[: kernel.positional], **keywords)
             write_result(fresh, result, value.dim_order, static=True)
-        target.set_(fresh)
+        _set(table, index, fresh)
     except Exception:  # noqa: BLE001 - it fails when the method runs, with its place named
         return False
     return True
+
+
+def _set(table: ValueTable, index: int, result: torch.Tensor) -> None:
+    """Give a value, and the aliases that read its place, the memory of a result."""
+    aliases = table.memory_plan.aliases_of.get(index, ())
+    views = [result.view(table.values[alias].shape) for alias in aliases]
+    table.values[index].set_(result)
+    for alias, view in zip(aliases, views, strict=True):
+        table.values[alias].set_(view)

@@ -32,6 +32,7 @@ from pteron.program.data_map import NamedDataMap
 from pteron.program.dataflow import first_unwritten
 from pteron.program.memory_plan import MemoryPlan
 from pteron.program.method_meta import MethodMeta
+from pteron.program.verify import verify_method
 
 logger = logging.getLogger("pteron")
 
@@ -83,6 +84,7 @@ def load_method(
     """Allocate, bind and return a method; a failure names the method and leaves nothing behind."""
     delegates: dict[int, DelegateHandle] = {}
     try:
+        verify_method(context.pte, plan)
         _check_backends(context, plan)
         _log_stray_tags(plan)
         memory = context.memory.allocate(plan.name, private=private)
@@ -99,14 +101,15 @@ def load_method(
             check_operators(table, context.kernels)
             _initialise_state(context, table)
             _init_delegates(context, table, delegates, private=private)
-            bound = PlanBinder(table, context.kernels, delegates).bind()
+            bound = PlanBinder(table, context.kernels, delegates, memory.allocator).bind()
         if table.shares_state:
             memory.lock = context.memory.lock
         return Method(metadata, table, bound, memory, delegates, context)
-    except PteronError as error:
+    except BaseException as error:
         for handle in reversed(delegates.values()):
             handle.close()
-        error.add_context(f"while loading method {plan.name!r} of {context.pte.source.name}")
+        if isinstance(error, PteronError):
+            error.add_context(f"while loading method {plan.name!r} of {context.pte.source.name}")
         raise
 
 

@@ -211,10 +211,14 @@ class Method:
     # -- errors ----------------------------------------------------------------------------------
 
     def _fail(self, failure: StepFailed) -> NoReturn:
-        """Raise the error of a failed instruction."""
+        """Raise the error of a failed instruction, without a cycle that keeps memory alive."""
         cause = failure.__cause__
         error = self._explained(failure)
-        raise error from (error.__cause__ if error is cause else cause)
+        try:
+            raise error from (error.__cause__ if error is cause else cause)
+        finally:
+            failure.__cause__ = failure.__context__ = failure.__traceback__ = None
+            del error, cause, failure
 
     def _explained(self, failure: StepFailed) -> PteronError:
         """Return the error of a failed instruction, with its place and its operands."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pteron.format.schema import HOST, Device, ExecutionPlan, Tensor
+from pteron.program.aliases import resolve_aliases
 from pteron.program.dataflow import Unwritten, access, unwritten_values
 from pteron.program.memory_use import bytes_in_use
 
@@ -100,16 +101,33 @@ class MemoryPlan:
         return self._unwritten.aliases
 
     @cached_property
+    def alias_sources(self) -> dict[int, int]:
+        """The value that each alias reads, where that is beyond doubt."""
+        return resolve_aliases(self.plan, self.slots, self.aliases)
+
+    @cached_property
+    def aliases_of(self) -> dict[int, tuple[int, ...]]:
+        """The aliases that read each value, where that is beyond doubt."""
+        found: dict[int, tuple[int, ...]] = {}
+        for alias, source in self.alias_sources.items():
+            found[source] = (*found.get(source, ()), alias)
+        return found
+
+    @cached_property
     def aliased_spans(self) -> dict[int, list[tuple[int, int]]]:
-        """The bytes that aliases read, as (begin, end) by buffer."""
+        """The bytes that the other aliases read, as (begin, end) by buffer."""
         spans: dict[int, list[tuple[int, int]]] = {}
         for index in self.aliases:
-            slot = self.slots[index]
-            spans.setdefault(slot.buffer, []).append((slot.offset, slot.end))
+            if index not in self.alias_sources:
+                slot = self.slots[index]
+                spans.setdefault(slot.buffer, []).append((slot.offset, slot.end))
         return spans
 
     def is_aliased(self, value: int) -> bool:
-        """Whether an alias may read a planned tensor, which then has to stay in its slot."""
+        """Whether some alias may read a planned tensor, which then has to stay in its slot.
+
+        Aliases of which the source is known do not count: they can go where it goes.
+        """
         slot = self.slots.get(value)
         return slot is not None and any(
             begin < slot.end and slot.offset < end
