@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,10 +15,10 @@ from support.portable_fixtures import NAMES, open_portable
 
 
 @pytest.fixture
-def plainly(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def plainly(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Bind every instruction, as the file has it."""
     monkeypatch.setitem(PlanBinder.__init__.__kwdefaults__, "optimize", False)
-    yield monkeypatch
+    return monkeypatch
 
 
 def seeded_inputs(method: Method) -> list[Any]:

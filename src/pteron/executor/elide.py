@@ -288,11 +288,11 @@ class CopyElider:
         moved = PlannedSlot(root, target.buffer, target.offset, target.nbytes)
         tensor: torch.Tensor = self._table.values[root]
         before = tensor.data_ptr()
-        tensor.set_(self._allocator.slot(moved, value))
+        tensor.set_(self._allocator.slot(moved, value))  # type: ignore[call-overload]
         for member in self._bound.intersection(self._members(root)):
             view: torch.Tensor = self._table.values[member]
             offset = (view.data_ptr() - before) // view.element_size()
-            view.set_(tensor.untyped_storage(), offset, view.size(), view.stride())  # type: ignore[call-overload]
+            view.set_(tensor.untyped_storage(), offset, view.size(), view.stride())
         tenant = self._tenants[target.buffer][root]
         tenant.slot = moved
         return tenant
