@@ -6,6 +6,8 @@ from math import prod
 
 import torch
 
+from pteron.errors import DelegateMemoryAllocationFailedError
+
 _ALIGNMENT = 64
 
 
@@ -31,8 +33,15 @@ class BufferPool:
             self._free = [other for other in self._free if other is not block]
             return block
         size = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        try:
+            block = torch.empty(size, dtype=torch.uint8, device=self.device)
+        except (RuntimeError, MemoryError) as error:
+            raise DelegateMemoryAllocationFailedError(
+                f"an XNNPACK delegate needs {size} bytes for one result on {self.device}, beside "
+                f"{self.nbytes} bytes that it has: {str(error).splitlines()[0]}"
+            ) from error
         self.nbytes += size
-        return torch.empty(size, dtype=torch.uint8, device=self.device)
+        return block
 
     def give_back(self, block: torch.Tensor) -> None:
         """Take a block back."""

@@ -254,6 +254,9 @@ class _Verifier:
                 self.shapes.setdefault(number, value.dims)
         for number, shape in zip(node.outputs, shapes, strict=False):  # none if not known
             self.shapes[number] = shape
+            value = self.graph.by_id.get(number)
+            if value is not None and prod(shape) > value.numel:
+                self.report(node, f"computes a result of shape {shape} into {value}")
             if len(shape) > MAX_RANK or prod(shape) * 4 > limits.MAX_TENSOR_BYTES:
                 self.report(node, f"computes a value of shape {shape}")
 
