@@ -156,6 +156,39 @@ def test_an_unknown_operator_has_no_kernel() -> None:
     assert default_registry().find("nowhere::add.out") is None
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aten::save",
+        "aten::from_file",
+        "aten::from_file.out",
+        "aten::warn",
+        "aten::manual_seed",
+        "aten::set_grad_enabled",
+        "aten::set_.source_Tensor",
+        "aten::resize_",
+        "aten::t_",
+        "aten::_sparse_coo_tensor_unsafe",
+        "aten::append.t",
+        "prim::Print",
+        "profiler::_record_function_enter",
+        "_c10d_functional::all_reduce",
+    ],
+)
+def test_a_program_may_not_call_what_is_no_arithmetic(name: str) -> None:
+    base, _, overload = name.partition(".")
+    torch._C._get_schema(base, overload)  # torch has it
+    assert default_registry().find(name) is None
+
+
+def test_an_assertion_of_a_program_is_an_error() -> None:
+    find("aten::_assert_async.msg").function(torch.tensor(True), "sizes agree")
+    with pytest.raises(InvalidArgumentError, match="the program asserts: sizes agree"):
+        find("aten::_assert_async.msg").function(torch.tensor(False), "sizes agree")
+    with pytest.raises(InvalidArgumentError, match="the program asserts: u0 >= 2"):
+        find("aten::_assert_scalar").function(0, "u0 >= 2")
+
+
 def test_an_operator_of_another_library_is_found() -> None:
     library = torch.library.Library("pteron_test_library", "DEF")
     library.define("twice(Tensor x) -> Tensor")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pteron.format.schema import ScalarType
+from pteron.kernels.admission import is_admitted
 from pteron.kernels.aten_tables import FAST, FAST_NN, RANDOM, SPECIAL
 from pteron.kernels.aten_views import VIEW_LISTS, VIEWS, copies_of, copy_of
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
@@ -66,13 +67,14 @@ def aten_kernel(name: str) -> Kernel | None:
 
 
 def known_names() -> Iterable[str]:
-    """List the out variants and in-place operators of ATen."""
+    """List the out variants and in-place operators of ATen that a program may call."""
     for schema in torch._C._jit_get_all_schemas():
-        if schema.name.startswith("aten::") and (
-            any(a.is_out for a in schema.arguments)
-            or f"{schema.name}.{schema.overload_name}".rstrip(".") in _LISTED_INPLACE
-        ):
-            yield f"{schema.name}.{schema.overload_name}".rstrip(".")
+        name = f"{schema.name}.{schema.overload_name}".rstrip(".")
+        if not schema.name.startswith("aten::"):
+            continue
+        if any(a.is_out for a in schema.arguments) or name in _LISTED_INPLACE:
+            if is_admitted(schema.name, schema.overload_name, schema):
+                yield name
 
 
 _LISTED_INPLACE = frozenset({"aten::copy_", "aten::index_put_"})
@@ -207,9 +209,11 @@ def _specialize(kernel: Kernel, inputs: Sequence[Any]) -> Kernel:
 
 
 def _schema(qualified: str, overload: str) -> Any:
+    """Return the schema of an operator that torch has and a program may call, or None."""
     try:
-        return torch._C._get_schema(qualified, overload)
-    except RuntimeError:
+        schema = torch._C._get_schema(qualified, overload)
+        return schema if is_admitted(qualified, overload, schema) else None
+    except (RuntimeError, AttributeError):
         return None
 
 

@@ -58,6 +58,22 @@ def local_scalar_dense(self: Tensor) -> Number:
     return self.reshape(-1)[0].item()
 
 
+def check(self: Tensor, message: str = "") -> None:
+    """Refuse to go on if ``self`` is zero; torch would stop a CUDA device for good."""
+    if not bool(self):
+        raise InvalidArgumentError(f"the program asserts: {message or 'a value is not zero'}")
+
+
+def check_number(self: Number, message: str) -> None:
+    """Refuse to go on if a number is zero."""
+    if not self:
+        raise InvalidArgumentError(f"the program asserts: {message}")
+
+
+def constrain(size: Number, *, min: int | None = None, max: int | None = None) -> None:  # noqa: A002
+    """Say nothing: a range is a promise to the exporter."""
+
+
 def sym_ite(condition: bool, if_true: Number, if_false: Number) -> Number:
     """Return one of two numbers."""
     return if_true if condition else if_false
@@ -113,6 +129,14 @@ _VALUES: dict[str, tuple[Callable[..., Any], int]] = {
     "executorch_prim::trunc.Scalar": (math.trunc, 1),
 }
 
+_CHECKS: dict[str, tuple[Callable[..., None], int, tuple[str, ...]]] = {
+    "aten::_assert_async": (check, 1, ()),
+    "aten::_assert_async.msg": (check, 2, ()),
+    "aten::_assert_scalar": (check_number, 2, ()),
+    "aten::sym_constrain_range": (constrain, 1, ("min", "max")),
+    "aten::sym_constrain_range_for_size": (constrain, 1, ("min", "max")),
+}
+
 _READS_VALUES = frozenset({"aten::_local_scalar_dense", "aten::item"})
 
 
@@ -121,6 +145,18 @@ def register(registry: OperatorRegistry) -> None:
     for name, (function, positional) in _VALUES.items():
         registry.register(
             Kernel(name, Style.VALUE, function, positional, data_dependent=name in _READS_VALUES)
+        )
+    for name, (check_function, positional, keywords) in _CHECKS.items():
+        registry.register(
+            Kernel(
+                name,
+                Style.INPLACE,
+                check_function,
+                positional,
+                keywords=keywords,
+                returns=0,
+                data_dependent=True,
+            )
         )
     registry.register(Kernel("executorch_prim::et_view.default", Style.VIEW, et_view, 2))
     registry.register(
