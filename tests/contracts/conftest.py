@@ -8,7 +8,13 @@ import pytest
 
 from pteron.memory.device_allocator import device_allocator
 from support.demo_backend import DemoBackend, demo_backend
+from support.silence import silence
 from support.tagged_device import TaggedDevice
+
+
+@pytest.fixture(autouse=True)
+def _silence(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    yield from silence(capfd)
 
 
 @pytest.fixture

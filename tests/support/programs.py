@@ -80,9 +80,15 @@ def _digest(make: Callable[[], Files], uses: Sequence[Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+exports = 0
+"""Programs that this process exported; executorch prints and warns while it does."""
+
+
 def _unpacked(name: str, make: Callable[[], Files]) -> Kept:
+    global exports
     folder = FOLDER / name
     if not folder.is_dir():
+        exports += 1
         FOLDER.mkdir(parents=True, exist_ok=True)
         with FileLock(str(folder) + ".lock"):
             if not folder.is_dir():
