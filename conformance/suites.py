@@ -1,0 +1,194 @@
+"""The peer's test suites that reach its runtime: where they are, and what they show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Some of the peer's tests. Paths count from the installed ``executorch`` package."""
+
+    name: str
+    shows: str
+    paths: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    quick: bool = False
+    """Whether it takes about a minute."""
+    snapshot: bool = False
+    """Whether the wheel lacks the files: they are taken from a checkout (``--snapshot``)."""
+    limit_s: int = 3600
+
+
+_TRANSFORMS = "backends/transforms/test"
+_EXIR = "exir/tests"
+
+SUITES: tuple[Suite, ...] = (
+    Suite(
+        "pybindings",
+        "the binding surface: both loaders, error classes, metadata, data files, devices",
+        ("extension/pybindings/test/test_pybindings.py",),
+        quick=True,
+    ),
+    Suite(
+        "backend names",
+        "names and availability of backends",
+        ("extension/pybindings/test/test_backend_pybinding.py",),
+        quick=True,
+    ),
+    Suite(
+        "runtime",
+        "`executorch.runtime`: kinds of input, operator names",
+        ("runtime/test/test_runtime.py",),
+        quick=True,
+    ),
+    Suite(
+        "runtime xnnpack",
+        "small XNNPACK programs from file",
+        ("runtime/test/test_runtime_xnnpack.py",),
+        quick=True,
+    ),
+    Suite(
+        "runtime etdump",
+        "ETDump files, and the buffer of values",
+        ("runtime/test/test_runtime_etdump_gen.py",),
+        quick=True,
+    ),
+    Suite(
+        "bundled program",
+        "a bundle's test cases are verified",
+        ("devtools/bundled_program/test",),
+        quick=True,
+    ),
+    Suite(
+        "inspector",
+        "intermediate outputs of a run line up with the exported graph",
+        ("devtools/inspector/tests/inspector_test.py",),
+        quick=True,
+    ),
+    Suite(
+        "exir emit",
+        "control flow, mutable buffers, several methods, external data, initial state",
+        ("exir/emit/test",),
+        quick=True,
+    ),
+    Suite("exir program", "export of several methods, and one run", ("exir/program/test",)),
+    Suite(
+        "exir backend",
+        "delegate calls, with the demo delegates registered from Python",
+        ("exir/backend/test",),
+        ("--ignore=exir/backend/test/demos/test_delegate_aten_mode.py",),
+    ),
+    Suite(
+        "exir tests, runtime part",
+        "banked planning, joint graphs, dim-order operators, reinplacing, unused parameters",
+        tuple(
+            f"{_EXIR}/test_{name}.py"
+            for name in (
+                "banked_memory_planning",
+                "joint_graph",
+                "legalize_portable_dim_order_pass",
+                "reinplace_pass",
+                "remove_unused_parameters_pass",
+            )
+        ),
+    ),
+    Suite(
+        "memory format",
+        "`_to_dim_order_copy`, channels last (4 need torchvision)",
+        (f"{_EXIR}/test_memory_format_ops_pass.py",),
+    ),
+    Suite(
+        "transforms",
+        "created mutable buffers; channels-last decomposition",
+        (
+            f"{_TRANSFORMS}/test_create_mutable_buffer.py",
+            f"{_TRANSFORMS}/test_decompose_channels_last_pass.py",
+        ),
+    ),
+    Suite(
+        "grid sampler",
+        "one kernel in three element types",
+        ("kernels/portable/test/test_grid_sampler_2d_executorch.py",),
+    ),
+    Suite(
+        "llm custom ops",
+        "gated delta in a program",
+        ("extension/llm/custom_ops",),
+    ),
+    Suite(
+        "intermediate tap",
+        "tapped XNNPACK programs return more outputs",
+        ("devtools/intermediate_output_tap/tests",),
+    ),
+    Suite(
+        "xnnpack partitioner",
+        "delegates and portable operators in one program",
+        ("backends/xnnpack/test/test_xnnpack_partitioner.py",),
+    ),
+    Suite(
+        "xnnpack ops",
+        "operators in fp32, fp16 and int8",
+        ("backends/xnnpack/test/ops",),
+        (
+            "--ignore=backends/xnnpack/test/ops/test_linear.py",
+            "--ignore=backends/xnnpack/test/ops/test_bmm.py",
+        ),
+    ),
+    Suite("xnnpack passes", "fused graphs; data files", ("backends/xnnpack/test/passes",)),
+    Suite(
+        "operators, portable flow",
+        "80 operator files against eager PyTorch",
+        ("backends/test/suite/operators",),
+        ("-m", "flow_portable"),
+    ),
+    Suite(
+        "operators, xnnpack flow",
+        "the same, delegated",
+        ("backends/test/suite/operators",),
+        ("-m", "flow_xnnpack"),
+    ),
+    Suite("export recipes", "which backends are there", ("export/tests",)),
+    Suite(
+        "bitwise shift",
+        "integer kernels from file",
+        ("kernels/test/test_bitwise_shift.py",),
+        snapshot=True,
+    ),
+    Suite(
+        "end to end",
+        "the older export path, dynamic shapes",
+        ("test/end2end/test_end2end.py",),
+        snapshot=True,
+    ),
+    Suite(
+        "temp allocator",
+        "large scratch",
+        ("test/end2end/test_temp_allocator_fix.py",),
+        snapshot=True,
+    ),
+)
+
+NOT_THE_RUNTIME = {
+    "training": (
+        "extension/training/pybindings/test: uses `_training_lib`, a binding of its own, "
+        "which no stand-in of `portable_lib` reaches"
+    ),
+    "llm runner": "extension/llm/runner: uses `_llm_runner`, a binding of its own",
+}
+
+
+def by_name(names: list[str]) -> list[Suite]:
+    """Return suites by name; ``quick`` stands for the quick ones, nothing for all."""
+    if not names:
+        return list(SUITES)
+    known = {suite.name: suite for suite in SUITES}
+    found = []
+    for name in names:
+        if name == "quick":
+            found += [suite for suite in SUITES if suite.quick]
+        elif name in known:
+            found.append(known[name])
+        else:
+            raise SystemExit(f"no suite {name!r}; there are: quick, {', '.join(known)}")
+    return found

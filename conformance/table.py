@@ -1,0 +1,112 @@
+"""The table of ``docs/conformance.md``, between its two markers."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+from typing import TypeAlias
+
+from conformance.reasons import REASONS
+from conformance.suites import NOT_THE_RUNTIME, Suite
+
+Outcomes: TypeAlias = "dict[str, tuple[str, str]]"
+Row: TypeAlias = "tuple[Suite, Outcomes | None, Outcomes | None]"
+
+BEGIN = "<!-- written by `python -m conformance`: begin -->"
+END = "<!-- written by `python -m conformance`: end -->"
+BAD = ("failed", "error")
+
+
+def write_table(page: Path, rows: list[Row]) -> None:
+    """Replace what is between the markers."""
+    text = page.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    parts = [table(rows), lists(rows)]
+    page.write_text(f"{before}{BEGIN}\n\n" + "\n\n".join(p for p in parts if p) + f"\n\n{END}{after}")
+
+
+def table(rows: list[Row]) -> str:
+    lines = [
+        "| Suite | What it shows | Cases | Wheel passes | pteron passes | Both fail "
+        "| Only the wheel fails | Only pteron fails | Skipped by both |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for suite, wheel, pteron in rows:
+        cells = [suite.name, suite.shows]
+        if wheel is None and pteron is None:
+            why = "not in the wheel; not run" if suite.snapshot else "not run"
+            lines.append(f"| {' | '.join(cells)} | {why} | | | | | | |")
+            continue
+        cells.append(str(len((wheel or {}).keys() | (pteron or {}).keys())))
+        for found in (wheel, pteron):
+            cells.append("not run" if found is None else str(count(found, "passed")))
+        if wheel is None or pteron is None:
+            cells += ["", "", "", ""]
+        else:
+            cells += [
+                str(len(both(wheel, pteron))),
+                str(len(worse(wheel, pteron))),
+                str(len(worse(pteron, wheel))),
+                str(sum(wheel[n][0] == pteron[n][0] == "skipped" for n in wheel.keys() & pteron)),
+            ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def count(found: Outcomes, outcome: str) -> int:
+    return sum(value[0] == outcome for value in found.values())
+
+
+def both(one: Outcomes, other: Outcomes) -> list[str]:
+    return [n for n in one if one[n][0] in BAD and other.get(n, ("", ""))[0] in BAD]
+
+
+def worse(one: Outcomes, other: Outcomes) -> list[str]:
+    """Return the cases that fail on the first and not on the second."""
+    return [n for n in one if one[n][0] in BAD and other.get(n, ("passed", ""))[0] not in BAD]
+
+
+def lists(rows: list[Row]) -> str:
+    sections = []
+    only = [(s, n, p[n][1]) for s, w, p in rows if w and p for n in worse(p, w)]
+    alone = [
+        (s, n, o[1]) for s, w, p in rows if p and not w for n, o in p.items() if o[0] in BAD
+    ]
+    for title, found in (
+        ("Fails only on pteron", only),
+        ("Fails on pteron; the wheel was not run", alone),
+    ):
+        if found:
+            lines = [f"### {title}", "", "| Suite | Test | Why |", "|---|---|---|"]
+            for suite, name, message in found:
+                lines.append(f"| {suite.name} | `{short(name)}` | {reason(name, message)} |")
+            sections.append("\n".join(lines))
+    gained = [(s, n) for s, w, p in rows if w and p for n in worse(w, p)]
+    if gained:
+        lines = ["### Fails only on the wheel", ""]
+        lines += [f"- {suite.name}: `{short(name)}`" for suite, name in gained]
+        sections.append("\n".join(lines))
+    shared = [(s, n, p[n][1]) for s, w, p in rows if w and p for n in both(w, p)]
+    if shared:
+        lines = ["### Fails on both", ""]
+        lines += [f"- {s.name}: `{short(n)}`: {reason(n, why)}" for s, n, why in shared]
+        sections.append("\n".join(lines))
+    lines = ["### Not reached by a stand-in", ""]
+    lines += [f"- {name}: {why}" for name, why in NOT_THE_RUNTIME.items()]
+    sections.append("\n".join(lines))
+    return "\n\n".join(sections)
+
+
+def short(name: str) -> str:
+    """Return a test's name without the folders."""
+    return name.rpartition("/")[2]
+
+
+def reason(name: str, message: str) -> str:
+    """Return the reason that was written down for a test, or the start of its message."""
+    for pattern, why in REASONS.items():
+        if fnmatch.fnmatch(name, pattern):
+            return why
+    line = message.replace("\\n", " ").replace("|", "\\|").replace("`", "'")
+    return f"`{line[:160]}`" if line else ""
