@@ -160,12 +160,15 @@ def delegated(cases: Cases, fixture: str, method: str, *, compile_too: bool) -> 
         delegate = CudaBackend().init(program.context(method, DEVICE))
         given = [x.to(DEVICE) for x in case.inputs]
         container, stream = delegate._container, current_raw_stream(DEVICE)
-        return lambda: container.run(given, stream())[0]
+        return _keeping(delegate, lambda: container.run(given, stream())[0])
 
     def bare_with_copies() -> Call:
         delegate = CudaBackend().init(program.context(method, DEVICE))
         container, stream = delegate._container, current_raw_stream(DEVICE)
-        return lambda: container.run([x.to(DEVICE) for x in inputs], stream())[0].cpu()
+        return _keeping(
+            delegate,
+            lambda: container.run([x.to(DEVICE) for x in inputs], stream())[0].cpu(),
+        )
 
     def bare_graph() -> Call:
         return _graphed(bare())
@@ -235,6 +238,16 @@ def replaced(cases: Cases, model: Any, folder: Path, *, compile_too: bool) -> No
     cases.run(f"{model.name}, portable on CUDA", makers, right)
 
 
+def _keeping(owner: Any, call: Call) -> Call:
+    """Return a call that keeps ``owner`` alive."""
+
+    def run() -> Any:
+        assert owner is not None
+        return call()
+
+    return run
+
+
 def _without_gradients(call: Call) -> Call:
     def run() -> Any:
         with torch.inference_mode():
@@ -259,7 +272,7 @@ def _graphed(call: Call) -> Call:
         graph.replay()
         return output
 
-    return replay
+    return _keeping(call, replay)  # the graph reads the call's inputs where they are
 
 
 # ---- all of it -------------------------------------------------------------------------------

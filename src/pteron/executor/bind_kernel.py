@@ -37,6 +37,9 @@ class KernelBinder:
         self._refuse_constant_results(kernel, args)
         if kernel.style is Style.VIEW:
             return self._view(kernel, args)
+        prepared = self._prepared(kernel, args)
+        if prepared is not None:
+            return prepared
         call, outs = self._call(kernel, args)
         if kernel.style is Style.VALUE:
             return self._store(call, args[-1])
@@ -53,10 +56,25 @@ class KernelBinder:
             values[position] = convert(values[position])
         return values
 
+    def _prepared(self, kernel: Kernel, args: Sequence[int]) -> Call | None:
+        """Return the call that a kernel makes for these tensors, if it has one for them."""
+        inputs = args[: kernel.num_inputs]
+        if kernel.prepare is None or any(self._changes(index) for index in inputs):
+            return None
+        tensors = [
+            i for i in (*inputs, *self._out_tensors(kernel, args)) if self._table.is_tensor(i)
+        ]
+        if not all(self._table.is_static(i) for i in tensors):
+            return None
+        if any(self._table.values[i].numel() == 0 for i in inputs if self._table.is_tensor(i)):
+            return None  # an input without a place in the plan has no memory yet
+        constant = [index in self._table.constants for index in inputs]
+        outs = [self._table.values[index] for index in self._out_tensors(kernel, args)]
+        return kernel.prepare(self.inputs(kernel, args), constant, outs)
+
     def _refuse_constant_results(self, kernel: Kernel, args: Sequence[int]) -> None:
         results = list(args[kernel.num_inputs :])
-        if kernel.mutates is not None:
-            results.append(args[kernel.mutates])
+        results += [args[position] for position in kernel.mutated]
         for index in results:
             for item in self._items(index):
                 if item in self._table.constants:

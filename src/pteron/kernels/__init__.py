@@ -43,9 +43,10 @@ MODULES: list[str] = [
     "pteron.kernels.llm_packed",
     "pteron.kernels.cortex_m",
     "pteron.kernels.aten",
+    "pteron.kernels.prepared",
 ]
 """Modules with a function ``register(registry)``, called in this order. ``aten`` comes with the
-factory that answers for every operator that torch knows, so it stays last."""
+factory that answers for every operator that torch knows; ``prepared`` adds to what it finds."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

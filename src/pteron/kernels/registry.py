@@ -38,6 +38,10 @@ class Style(Enum):
     instruction's last value to it (``executorch_prim::et_view.default``)."""
 
 
+Prepare = Callable[[Sequence[Any], Sequence[bool], Sequence[Any]], "Callable[[], object] | None"]
+"""Takes an instruction's inputs, which of them are constant, and its out tensors."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """How to call one operator.
@@ -77,6 +81,9 @@ class Kernel:
     """Positions of index lists; a bool or byte tensor in one makes the call data dependent."""
     also_mutates: tuple[int, ...] = ()
     """Positions of further inputs that a call changes (the running statistics of a batch norm)."""
+
+    prepare: Prepare | None = None
+    """Makes a call for one instruction's own tensors, or returns None to be called as usual."""
 
     @property
     def mutated(self) -> tuple[int, ...]:
