@@ -98,8 +98,8 @@ def _exp_on_negative(value: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def exp_table(multiplier: int, shift: int, diff_min: int) -> Tensor:
-    """Return exp of the 256 possible distances from a row's maximum, in Q0.31, on the host.
+def exp_table(multiplier: int, shift: int, diff_min: int, device: torch.device) -> Tensor:
+    """Return exp of the 256 possible distances from a row's maximum, in Q0.31.
 
     Entry ``d`` belongs to the value ``d`` steps below the maximum; those further away than
     ``-diff_min`` steps are 0.
@@ -110,7 +110,7 @@ def exp_table(multiplier: int, shift: int, diff_min: int) -> Tensor:
         else 0
         for distance in range(256)
     ]
-    return torch.tensor(entries, dtype=torch.int64)
+    return torch.tensor(entries, dtype=torch.int64, device=device)
 
 
 def _multiply_by_power_of_two(value: Tensor, exponent: int) -> Tensor:
@@ -137,7 +137,7 @@ def one_over_one_plus(value: Tensor) -> Tensor:
 
 def softmax(source: Tensor, multiplier: int, shift: int, diff_min: int) -> Tensor:
     """Return the int8 softmax over the last dimension of int8 values (``arm_softmax_s8``)."""
-    table = exp_table(multiplier, shift, diff_min).to(source.device)
+    table = exp_table(multiplier, shift, diff_min, source.device)
     values = source.to(torch.int64)
     distances = values.amax(dim=-1, keepdim=True) - values
     exps = table[distances]

@@ -224,8 +224,8 @@ _WILLIAMSON = ("+------", "++----+", "+-+--+-", "+--++--")
 """First rows of four circulant matrices of order 7 that make a Hadamard matrix of order 28."""
 
 
-@lru_cache(maxsize=1)
-def hadamard_28() -> Tensor:
+@lru_cache(maxsize=8)
+def hadamard_28(device: torch.device | None = None) -> Tensor:
     """Return the Hadamard matrix of order 28 that ExecuTorch uses (Williamson's construction)."""
     a, b, c, d = (
         torch.stack([torch.roll(row, shift) for shift in range(7)])
@@ -234,7 +234,7 @@ def hadamard_28() -> Tensor:
         )
     )
     rows = ((a, b, c, d), (-b, a, -d, c), (-c, d, a, -b), (-d, -c, b, a))
-    return torch.cat([torch.cat(row, dim=1) for row in rows])
+    return torch.cat([torch.cat(row, dim=1) for row in rows]).to(device or "cpu")
 
 
 def fast_hadamard_transform(mat: Tensor) -> Tensor:
@@ -257,7 +257,7 @@ def fast_hadamard_transform(mat: Tensor) -> Tensor:
         half *= 2
     values = values.reshape(-1, leading, power)
     if leading > 1:
-        values = torch.matmul(hadamard_28().to(values.device), values)
+        values = torch.matmul(hadamard_28(values.device), values)
     return (values / math.sqrt(power)).reshape(mat.shape).to(mat.dtype)
 
 

@@ -7,6 +7,7 @@ torchao's ``quantization/quant_primitives.py`` and of ExecuTorch's ``extension/l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -203,6 +204,11 @@ def dequantize_mx(
     return (blocks * factors).flatten(1).to(TORCH_DTYPES[output_dtype])
 
 
+@lru_cache(maxsize=8)
+def _fp4_table(device: torch.device) -> Tensor:
+    return torch.tensor([*_FP4_VALUES, *(-value for value in _FP4_VALUES)], device=device)
+
+
 def dequantize_nvfp4(
     qdata: Tensor,
     scale: Tensor,
@@ -212,7 +218,7 @@ def dequantize_nvfp4(
 ) -> Tensor:
     """Unpack E2M1 values, low half of a byte first, with float8 block scales and one more scale."""
     packed = qdata.view(torch.uint8)
-    table = torch.tensor([*_FP4_VALUES, *(-value for value in _FP4_VALUES)], device=packed.device)
+    table = _fp4_table(packed.device)
     codes = torch.stack((packed & 0x0F, packed >> 4), dim=-1).flatten(1)
     blocks = table[codes.to(torch.int64)].reshape(packed.shape[0], -1, block_size)
     factors = scale.view(torch.float8_e4m3fn).to(torch.float32).reshape(packed.shape[0], -1, 1)
