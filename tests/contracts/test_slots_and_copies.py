@@ -54,6 +54,7 @@ def test_a_kernel_that_outgrows_its_slot_is_stopped_and_its_neighbours_are_whole
     with pytest.raises(InvalidArgumentError) as caught:
         method.execute([a, b])
     text = str(caught.value)
+    assert "a result outgrows the memory that the program plans for it" in text
     assert "resize storage that is not resizable" in text
     assert "method 'forward', instruction 0 failed:" in text
     assert "aten::add.out(" in text

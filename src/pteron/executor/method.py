@@ -35,6 +35,9 @@ from pteron.program.method_meta import MethodMeta
 
 logger = logging.getLogger("pteron")
 
+NOT_RESIZABLE = "resize storage that is not resizable"
+"""What torch says to a kernel that asks for more than its slot has (DESIGN, P8)."""
+
 
 class Method:
     """Owns one loaded method: its arenas, its state and its delegates.
@@ -232,6 +235,11 @@ class Method:
             error = cause
         elif isinstance(cause, (MemoryError, torch.OutOfMemoryError)):
             error = MemoryAllocationFailedError(_first_line(cause))
+        elif isinstance(cause, RuntimeError) and NOT_RESIZABLE in str(cause):
+            error = InvalidArgumentError(
+                f"a result outgrows the memory that the program plans for it ({NOT_RESIZABLE})",
+                hint="the program was exported for smaller shapes",
+            )
         elif isinstance(cause, (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError)):
             error = InvalidArgumentError(_first_line(cause))
         else:
