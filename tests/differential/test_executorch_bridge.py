@@ -21,7 +21,7 @@ from pteron import Runtime
 from pteron.backends import executorch_bridge
 from pteron.backends.bridge_program import DelegateProgram, plain_dim_order, write_program
 from pteron.backends.executorch_bridge import ExecutorchBridge
-from pteron.backends.interface import BackendInitContext
+from pteron.backends.interface import BackendInitContext, DelegateHandle
 from pteron.errors import (
     BackendMissingError,
     DelegateInvalidCompatibilityError,
@@ -133,6 +133,48 @@ def test_dynamic_shapes_in_any_order(
         inputs = [torch.randn(batch, 3, 8, 8), torch.randn(batch, 4)]
         for got, want in zip(method.execute(inputs), model(*inputs), strict=True):
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+class ChannelsLast(torch.nn.Module):
+    """Channels-last tensors of changing size, through a delegate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 4, 3, padding=1)
+        self.second = torch.nn.Conv2d(4, 5, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.sin(self.first(x)))
+
+
+def write_channels_last(folder: Path) -> None:
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+    x = torch.randn(2, 3, 6, 5).to(memory_format=torch.channels_last)
+    exported = torch.export.export(
+        channels_last_model(), (x,), dynamic_shapes=({0: torch.export.Dim("n", min=1, max=6)},)
+    )
+    edge = to_edge_transform_and_lower(
+        exported,
+        partitioner=[XnnpackPartitioner()],
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+    )
+    (folder / "program.pte").write_bytes(edge.to_executorch().buffer)
+
+
+def channels_last_model() -> torch.nn.Module:
+    torch.manual_seed(4)
+    return ChannelsLast().eval()
+
+
+def test_channels_last_tensors_of_changing_size() -> None:
+    file = exported_once("bridge_channels_last_2", write_channels_last)
+    method = Runtime.get().load_program(file.pte, backends=BRIDGED).load_method("forward")
+    for batch in (1, 6, 3):
+        x = torch.randn(batch, 3, 6, 5)
+        (got,) = method.execute([x])
+        torch.testing.assert_close(got, channels_last_model()(x), rtol=1e-4, atol=1e-5)
 
 
 def test_instances_do_not_share_results(mixed: ExportedFile) -> None:
@@ -290,8 +332,9 @@ def test_what_executorch_refuses_is_an_error_with_its_text() -> None:
     assert "stderr" in str(e.value)
 
 
-def test_a_closed_delegate_refuses_and_is_let_go(mixed: ExportedFile) -> None:
-    program = Runtime.get().load_program(mixed.pte)
+def handle_of(path: Path) -> tuple[DelegateHandle, tuple[Any, ...]]:
+    """Return the first delegate of a file, initialised, and what the file says of its values."""
+    program = Runtime.get().load_program(path)
     plan = program.pte.program.execution_plan[0]
     call = next(i for i in plan.instructions if isinstance(i, DelegateCall))
     args = tuple(plan.values[index] for index in call.args)
@@ -303,6 +346,22 @@ def test_a_closed_delegate_refuses_and_is_let_go(mixed: ExportedFile) -> None:
             args=args,
         )
     )
+    return handle, args
+
+
+def test_a_resized_output_keeps_its_dim_order() -> None:
+    file = exported_once("bridge_channels_last_2", write_channels_last)
+    handle, (given, taken) = handle_of(file.pte)
+    x = torch.randn(3, *given.sizes[1:]).to(memory_format=torch.channels_last)
+    out = torch.zeros(taken.sizes).to(memory_format=torch.channels_last)
+    handle.bind([x, out])()
+    assert out.shape == (3, *taken.sizes[1:])
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(out, channels_last_model()(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_closed_delegate_refuses_and_is_let_go(mixed: ExportedFile) -> None:
+    handle, args = handle_of(mixed.pte)
     run = handle.bind([torch.zeros(arg.sizes) for arg in args if isinstance(arg, Tensor)])
     run()
     handle.close()

@@ -24,6 +24,7 @@ from pteron.errors import (
     NotSupportedError,
 )
 from pteron.format.schema import Tensor
+from pteron.memory.hierarchical_allocator import dense_strides
 
 logger = logging.getLogger("pteron")
 
@@ -99,6 +100,11 @@ class _Handle(DelegateHandle):
     def __init__(self, context: BackendInitContext) -> None:
         shape = _describe(context)
         self._inputs, self._outputs = shape.inputs, shape.outputs
+        self._orders = [
+            value.dim_order
+            for value in (context.args[position] for position in shape.outputs)
+            if isinstance(value, Tensor)
+        ]
         self._id = context.backend_id
         self._data = write_program(
             DelegateProgram(
@@ -132,6 +138,7 @@ class _Handle(DelegateHandle):
         """Return a call that runs the delegate on these values."""
         inputs = [args[position] for position in self._inputs]
         outputs = [args[position] for position in self._outputs]
+        orders = self._orders
 
         def call() -> None:
             method = self._method
@@ -145,9 +152,10 @@ class _Handle(DelegateHandle):
                 raise InvalidStateError(
                     f"executorch {executorch_version()} failed in a delegate of {self._id}: {error}"
                 ) from error
-            for slot, result in zip(outputs, results, strict=True):
+            for slot, order, result in zip(outputs, orders, results, strict=True):
                 if slot.shape != result.shape:
                     slot.resize_(result.shape)
+                    slot.as_strided_(result.shape, dense_strides(result.shape, order))
                 slot.copy_(result)
 
         return call
