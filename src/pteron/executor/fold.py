@@ -19,6 +19,7 @@ from pteron.format.schema import (
     TensorList,
 )
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
+from pteron.memory.hierarchical_allocator import fixed_slot, typed
 from pteron.program.dataflow import access, operator_name
 
 MAX_FOLDED_TENSOR_BYTES = 1 << 16
@@ -117,7 +118,8 @@ def _fold(table: ValueTable, binder: KernelBinder, kernel: Kernel, call: KernelC
             return True
         if value.nbytes > MAX_FOLDED_TENSOR_BYTES:
             return False
-        fresh = target.new_empty(0).set_(target.clone())
+        memory = torch.empty(value.nbytes, dtype=torch.uint8, device=target.device)
+        fresh = typed(fixed_slot(memory, 0, value.nbytes), value)  # a result must not outgrow it
         keywords = dict(zip(kernel.keywords, inputs[kernel.positional :], strict=True))
         if kernel.style is Style.OUT:
             kernel.function(
