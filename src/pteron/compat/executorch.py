@@ -26,6 +26,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from pteron.compat import out_variants as variants
+
 logger = logging.getLogger("pteron")
 
 BINDINGS: Final = "executorch.extension.pybindings"
@@ -65,12 +67,11 @@ def install(*, out_variants: bool = True) -> None:
         if there:
             logger.info("executorch's runtime was imported before: %s", ", ".join(there))
         modules = {name: _stand_in(name, source) for name, source in STAND_INS.items()}
-        from pteron.compat.out_variants import defined, register_out_variants
-
         if out_variants:
-            register_out_variants()
-        if defined():
+            variants.register_out_variants()
+        if variants.defined():
             modules[QUANTIZED] = _empty(QUANTIZED)
+            variants.skip_native_libraries()
         for name, module in modules.items():
             _replace(name, module)
 
@@ -89,6 +90,7 @@ def uninstall() -> None:
                 else:
                     setattr(sys.modules[parent], child, attribute)
         _replaced.clear()
+        variants.load_native_libraries_again()
 
 
 def original_binding() -> ModuleType | None:

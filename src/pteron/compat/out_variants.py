@@ -96,6 +96,9 @@ VARIANTS: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """Name of the out variant, overload of the operator it belongs to, and its arguments."""
 
+LIBRARIES: Final = ("quantized_ops_aot_lib", "kernels/quantized:custom_ops_generated_lib")
+"""Parts of the names of native libraries that define the same: a second definition is an error."""
+
 _library: list[Any] = []
 
 
@@ -119,6 +122,22 @@ def register_out_variants() -> list[str]:
         library.define(f"{name}({arguments}) -> {returns}")
         library.impl(name, _out_variant(name, overload), "CompositeExplicitAutograd")
     return [name for name, _, _ in missing]
+
+
+def skip_native_libraries() -> None:
+    """Let ``torch.ops.load_library`` pass over libraries whose operators are defined here."""
+    load = type(torch.ops).load_library
+
+    def load_library(path: Any) -> None:
+        if not any(part in str(path) for part in LIBRARIES):
+            load(torch.ops, path)  # type: ignore[no-untyped-call]
+
+    vars(torch.ops)["load_library"] = load_library
+
+
+def load_native_libraries_again() -> None:
+    """Undo :func:`skip_native_libraries`."""
+    vars(torch.ops).pop("load_library", None)
 
 
 def _out_variant(name: str, overload: str) -> Any:
