@@ -58,12 +58,12 @@ def host_partitioner() -> Any:
     return CpuOnlyPartitioner()
 
 
-@kept(uses=(StateInDelegate, host_partitioner))
+@kept
 def state_in_delegate() -> Files:
     return export(StateInDelegate(), (ONES,), partitioner=[host_partitioner()])
 
 
-@kept(uses=(programs.Sum, device_partitioner, pair, planning))
+@kept
 def copied_unplanned() -> Files:
     """Copies at the border, and inputs and outputs that the plan does not place."""
     return export(
@@ -74,7 +74,7 @@ def copied_unplanned() -> Files:
     )
 
 
-@kept(uses=(programs.Sum, device_partitioner, pair, skipping))
+@kept
 def resident_output_only() -> Files:
     return export(
         programs.Sum(),

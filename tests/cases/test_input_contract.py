@@ -68,38 +68,38 @@ def half_input(dtype: torch.dtype) -> torch.Tensor:
         return torch.randn(2, 4, 6).to(dtype)
 
 
-@kept(uses=(Times,))
+@kept
 def times_half() -> Files:
     return export(Times(), (torch.ones(3), 0.5))
 
 
-@kept(uses=(Times,))
+@kept
 def times_four() -> Files:
     return export(Times(), (torch.ones(3), 4))
 
 
-@kept(uses=(Times,))
+@kept
 def times_true() -> Files:
     return export(Times(), (torch.ones(3), True))
 
 
-@kept(uses=(Times,))
+@kept
 def times_none() -> Files:
     return export(Times(), (torch.ones(3), None))
 
 
-@kept(uses=(UpTo,))
+@kept
 def up_to() -> Files:
     shapes = ({0: torch.export.Dim.AUTO}, torch.export.Dim.DYNAMIC)
     return export(UpTo(), (torch.ones(6), 3), dynamic_shapes=shapes)
 
 
-@kept(uses=(HalfOperators, half_input))
+@kept
 def half_operators() -> Files:
     return export(HalfOperators(torch.float16), (half_input(torch.float16),))
 
 
-@kept(uses=(HalfOperators, half_input))
+@kept
 def bfloat_operators() -> Files:
     return export(HalfOperators(torch.bfloat16), (half_input(torch.bfloat16),))
 

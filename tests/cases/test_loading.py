@@ -39,12 +39,12 @@ class Line(torch.nn.Module):
         return self.layer(x)
 
 
-@kept(uses=(Line,))
+@kept
 def line_outside() -> Files:
     return export(Line(), (X,), external_constants=True)
 
 
-@kept(uses=(Line,))
+@kept
 def line_inside() -> Files:
     return export(Line(), (X,))
 

@@ -75,47 +75,47 @@ class MixedOrders(nn.Module):
         return torch.cat([x, y], 1), x + table, x.to(memory_format=LAST) * 2
 
 
-@kept(uses=(PlusOne,))
+@kept
 def plus_one() -> Files:
     return export(PlusOne(), (torch.ones(3, 4),))
 
 
-@kept(uses=(plain_programs.Doubled,))
+@kept
 def doubled_line() -> Files:
     return export(plain_programs.Doubled(), (torch.ones(1, 3, 1, 4),))
 
 
-@kept(uses=(plain_programs.Doubled,))
+@kept
 def doubled_video() -> Files:
     return export(plain_programs.Doubled(), (torch.ones(1, 1, 3, 8, 8),))
 
 
-@kept(uses=(plain_programs.Doubled,))
+@kept
 def doubled_channels_last() -> Files:
     return export(plain_programs.Doubled(), (image(2, 3, 4, 4).to(memory_format=LAST),))
 
 
-@kept(uses=(ConvMean, image))
+@kept
 def conv_mean() -> Files:
     return export(ConvMean(), (image(2, 5, 13, 7).to(memory_format=LAST),))
 
 
-@kept(uses=(Means, image))
+@kept
 def means() -> Files:
     return export(Means(), (image(2, 5, 13, 7).to(memory_format=LAST),))
 
 
-@kept(uses=(Weighted, image))
+@kept
 def weighted_channels_last() -> Files:
     return export(Weighted().to(memory_format=LAST), (image(2, 5, 3, 7),))
 
 
-@kept(uses=(OneChannel, image))
+@kept
 def one_channel() -> Files:
     return export(OneChannel(), (image(1, 1, 7, 5).to(memory_format=LAST),))
 
 
-@kept(uses=(MixedOrders, image))
+@kept
 def mixed_orders() -> Files:
     return export(MixedOrders(), (image(2, 3, 4, 4).to(memory_format=LAST),))
 

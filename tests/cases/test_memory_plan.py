@@ -23,7 +23,7 @@ class TwoConds(nn.Module):
         return a * 1, b * 1, a + b
 
 
-@kept(uses=(TwoConds,))
+@kept
 def two_conds() -> Files:
     return export(TwoConds(), (torch.ones(3),))
 
@@ -41,12 +41,12 @@ def only_a_number(program: Any) -> None:
     plan.outputs = [len(plan.values) - 1]
 
 
-@kept(uses=(plain_programs.Doubled, no_outputs))
+@kept
 def doubled_for_nothing() -> Files:
     return edited({PROGRAM: plain_programs.doubled().bytes()}, no_outputs)
 
 
-@kept(uses=(plain_programs.Doubled, only_a_number))
+@kept
 def doubled_for_a_number() -> Files:
     return edited({PROGRAM: plain_programs.doubled().bytes()}, only_a_number)
 

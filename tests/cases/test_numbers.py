@@ -36,24 +36,24 @@ class Remainders(nn.Module):
         return torch.remainder(a, b), torch.remainder(a, -2), torch.fmod(a, b), a // b
 
 
-@kept(uses=(SigmoidOfBool,))
+@kept
 def sigmoid_of_bool() -> Files:
     return export(SigmoidOfBool(), (torch.ones(3, dtype=torch.bool),))
 
 
-@kept(uses=(EluOfTrue,))
+@kept
 def elu_of_true() -> Files:
     return export(EluOfTrue(), (torch.ones(3),))
 
 
-@kept(uses=(FloatConstants,))
+@kept
 def float_constants() -> Files:
     return export(
         FloatConstants(), (torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.int64))
     )
 
 
-@kept(uses=(Remainders,))
+@kept
 def remainders() -> Files:
     return export(Remainders(), (torch.tensor([7, 7, 7, 7]), torch.tensor([2, 2, 2, 2])))
 

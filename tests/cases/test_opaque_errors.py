@@ -17,7 +17,7 @@ class Grouped(nn.Module):
         return x.view(-1, 4) + 1, x.shape[0] * 2
 
 
-@kept(uses=(Grouped,))
+@kept
 def in_fours() -> Files:
     quarter = torch.export.Dim("quarter", min=1, max=4)
     return export(Grouped(), (torch.ones(8),), dynamic_shapes=({0: 4 * quarter},))

@@ -47,22 +47,22 @@ class Loops(nn.Module):
         return torch_map(lambda x, by: x + by, rows, y), sums
 
 
-@kept(uses=(Spectrum,))
+@kept
 def spectrum() -> Files:
     return export(Spectrum(), (torch.ones(16),))
 
 
-@kept(uses=(Buckets,))
+@kept
 def buckets() -> Files:
     return export(Buckets(), (torch.rand(5), torch.tensor([0.2, 0.5, 0.8])))
 
 
-@kept(uses=(Bits,))
+@kept
 def bits() -> Files:
     return export(Bits(), (torch.ones(4),))
 
 
-@kept(uses=(Loops,))
+@kept
 def loops() -> Files:
     return export(Loops(), (torch.ones(4, 3), torch.ones(3)))
 
@@ -71,7 +71,7 @@ def nobodys(program: Any) -> None:
     program.execution_plan[0].delegates[0].id = "NeuronBackend"
 
 
-@kept(uses=(Sum, device_partitioner, pair, nobodys))
+@kept
 def for_a_phone() -> Files:
     files = export(
         Sum(),
@@ -87,7 +87,7 @@ def own(program: Any) -> None:
     operator.name, operator.overload = "my::op", "out"
 
 
-@kept(uses=(Sum, own, pair))
+@kept
 def my_op() -> Files:
     return edited(export(Sum(), pair()), own)
 

@@ -21,7 +21,7 @@ class Maybe(nn.Module):
         return x if y is None else x + y
 
 
-@kept(uses=(Maybe,))
+@kept
 def with_none() -> Files:
     return export(Maybe(), (torch.ones(3), None), constant_methods={"width": 3, "name": "maybe"})
 

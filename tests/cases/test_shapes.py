@@ -39,19 +39,19 @@ class CeilPool(nn.Module):
         return self.pool(x)
 
 
-@kept(uses=(Halves,))
+@kept
 def halves() -> Files:
     half = torch.export.Dim("half", min=4, max=8)
     return export(Halves(), (torch.ones(12, 3),), dynamic_shapes=({0: 2 * half},))
 
 
-@kept(uses=(Rows,))
+@kept
 def rows() -> Files:
     dims = {0: torch.export.Dim("rows", min=1, max=5), 1: torch.export.Dim("columns", min=1, max=3)}
     return export(Rows(), (torch.ones(4, 2),), dynamic_shapes=(dims,))
 
 
-@kept(uses=(CeilPool,))
+@kept
 def ceil_pool() -> Files:
     return export(CeilPool(), (torch.ones(1, 2, 23, 23),))
 

@@ -23,7 +23,7 @@ def value(method: Method, *inputs: Any) -> float:
     return float(method.execute(inputs)[0].flatten()[0])
 
 
-@kept(uses=programs.MODELS)
+@kept
 def entries_not_shared() -> Files:
     store = programs.Store(5.0)
     return export(
@@ -32,7 +32,7 @@ def entries_not_shared() -> Files:
     )
 
 
-@kept(uses=programs.MODELS)
+@kept
 def three_entries_initialized_not_shared() -> Files:
     """Two methods that write and one that reads, with initial values, and no sharing (F13)."""
     store = programs.Store(5.0)

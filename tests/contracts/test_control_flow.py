@@ -98,37 +98,37 @@ class CondOfAny(nn.Module):
         return torch.cond(a.sum() > 1, lambda v: v + 1, lambda v: v - 1, (a,)) + a
 
 
-@kept(uses=(CondsInARow,))
+@kept
 def conds_in_a_row() -> Files:
     return export(CondsInARow(), (X,))
 
 
-@kept(uses=(NestedCond,))
+@kept
 def nested_cond() -> Files:
     return export(NestedCond(), (X,))
 
 
-@kept(uses=(CondOfTwo,))
+@kept
 def cond_of_two() -> Files:
     return export(CondOfTwo(), (X,))
 
 
-@kept(uses=(MapRows,))
+@kept
 def map_rows() -> Files:
     return export(MapRows(), (torch.ones(5, 3), torch.ones(3)))
 
 
-@kept(uses=(ScanRows,))
+@kept
 def scan_rows() -> Files:
     return export(ScanRows(), (torch.ones(5, 3), torch.ones(3)))
 
 
-@kept(uses=(CondWithState,))
+@kept
 def cond_with_state() -> Files:
     return export(CondWithState(), (X,))
 
 
-@kept(uses=(CondOfAny,))
+@kept
 def cond_of_any() -> Files:
     rows = torch.export.Dim("rows", min=1, max=6)
     return export(CondOfAny(), (torch.ones(3, 2),), dynamic_shapes=({0: rows},))
@@ -147,7 +147,7 @@ def endless(program: Any) -> None:
             jump.destination_instruction = number
 
 
-@kept(uses=(MapRows, endless))
+@kept
 def endless_map() -> Files:
     return edited(export(MapRows(), (torch.ones(5, 3), torch.ones(3))), endless)
 

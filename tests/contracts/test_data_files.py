@@ -37,12 +37,12 @@ def by_part(node: Any) -> str | None:
     return "adapter" if "adapter" in node.name else "base"
 
 
-@kept(uses=(Adapted, by_part))
+@kept
 def adapted() -> Files:
     return export(Adapted(), (X,), external_constants=by_part)
 
 
-@kept(uses=(Adapted, by_part))
+@kept
 def adapted_twice() -> Files:
     """The same program with another adapter."""
     return export(Adapted(2.0), (X,), external_constants=by_part)
@@ -56,7 +56,7 @@ class Wider(Adapted):
         self.base, self.adapter = nn.Linear(4, 3), nn.Linear(4, 3)
 
 
-@kept(uses=(Wider, Adapted, by_part))
+@kept
 def wider() -> Files:
     return export(Wider(), (torch.ones(1, 4),), external_constants=by_part)
 

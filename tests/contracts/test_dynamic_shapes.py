@@ -51,13 +51,13 @@ class Chosen(nn.Module):
         return found, found.sum(0)
 
 
-@kept(uses=(Mixed,))
+@kept
 def mixed() -> Files:
     dims = {0: torch.export.Dim("batch", min=1, max=4), 2: torch.export.Dim("width", min=2, max=9)}
     return export(Mixed(), (torch.randn(3, 2, 5),), dynamic_shapes=(dims,))
 
 
-@kept(uses=(Mixed, programs.unplanned))
+@kept
 def mixed_unplanned() -> Files:
     dims = {0: torch.export.Dim("batch", min=1, max=4), 2: torch.export.Dim("width", min=2, max=9)}
     return export(
@@ -68,13 +68,13 @@ def mixed_unplanned() -> Files:
     )
 
 
-@kept(uses=(FromSize,))
+@kept
 def from_size() -> Files:
     rows = torch.export.Dim("rows", min=1, max=8)
     return export(FromSize(), (torch.ones(3, 2),), dynamic_shapes=({0: rows},))
 
 
-@kept(uses=(Chosen,))
+@kept
 def chosen() -> Files:
     return export(Chosen(), (torch.ones(3, 2),))
 
@@ -134,7 +134,7 @@ class Grouped(nn.Module):
         return x.view(-1, 4) + 1, x.shape[0] * 2
 
 
-@kept(uses=(Grouped,))
+@kept
 def grouped() -> Files:
     quarter = torch.export.Dim("quarter", min=1, max=4)
     return export(Grouped(), (torch.ones(8),), dynamic_shapes=({0: 4 * quarter},))

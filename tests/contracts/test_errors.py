@@ -105,7 +105,7 @@ def unknown_operators(program: Any) -> None:
         operator.name = f"nobody::op{number}"
 
 
-@kept(uses=(device_programs.Scaled, unknown_operators, pair))
+@kept
 def two_unknown_operators() -> Files:
     return edited(export(device_programs.Scaled(), pair()), unknown_operators)
 
@@ -128,7 +128,7 @@ def unknown_backend(program: Any) -> None:
         delegate.id = "NobodysBackend"
 
 
-@kept(uses=(device_programs.Sum, unknown_backend, device_partitioner, pair))
+@kept
 def nobodys_delegate() -> Files:
     files = export(device_programs.Sum(), pair(), partitioner=[device_partitioner()])
     return edited(files, unknown_backend)
@@ -235,7 +235,7 @@ def other_version(program: Any) -> None:
         blob.data = blob.data.replace(b"version:0#", b"version:7#")
 
 
-@kept(uses=(device_programs.Sum, other_version, device_partitioner, pair))
+@kept
 def delegate_of_version_seven() -> Files:
     files = export(
         device_programs.Sum(),
@@ -275,7 +275,7 @@ class TwoDelegates(torch.nn.Module):
         return ((a + b) * 3).exp() + b
 
 
-@kept(uses=(TwoDelegates, device_partitioner, pair))
+@kept
 def two_delegates() -> Files:
     return export(TwoDelegates(), pair(), partitioner=[device_partitioner()])
 

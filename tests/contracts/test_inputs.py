@@ -293,6 +293,6 @@ class Times(torch.nn.Module):
         return x * scale
 
 
-@programs.kept(uses=(Times,))
+@programs.kept
 def times_two() -> programs.Files:
     return programs.export(Times(), (torch.ones(3), 2.0))

@@ -30,7 +30,7 @@ def renamed(name: str) -> Callable[[Any], None]:
     return edit
 
 
-@kept(uses=(device_programs.Sum, renamed, pair))
+@kept
 def own_operator() -> Files:
     """``my::mix.out(a, b, alpha, *, out)``."""
     return edited(export(device_programs.Sum(), pair()), renamed("my::mix.out"))

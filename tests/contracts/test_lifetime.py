@@ -37,12 +37,12 @@ class Weighted(torch.nn.Module):
         return self.layer(x)
 
 
-@kept(uses=(Weighted,))
+@kept
 def weighted() -> Files:
     return export(Weighted(), (torch.ones(1, 64),))
 
 
-@kept(uses=(Weighted,))
+@kept
 def weighted_outside() -> Files:
     return export(Weighted(), (torch.ones(1, 64),), external_constants=True)
 

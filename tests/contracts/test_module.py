@@ -45,17 +45,17 @@ def garble_containers(program: Any) -> None:
     meta.encoded_inp_str = meta.encoded_out_str = '[1, {"type": "no.such.Class"'
 
 
-@kept(uses=(Nested,))
+@kept
 def nested() -> Files:
     return export(Nested(), ARGS, kwargs=KWARGS)
 
 
-@kept(uses=(plain_programs.Both, forget_containers))
+@kept
 def without_containers() -> Files:
     return edited(export(plain_programs.Both(), (X, Y)), forget_containers)
 
 
-@kept(uses=(plain_programs.Both, garble_containers))
+@kept
 def with_garbled_containers() -> Files:
     return edited(export(plain_programs.Both(), (X, Y)), garble_containers)
 

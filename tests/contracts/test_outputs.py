@@ -143,6 +143,6 @@ class Constant(torch.nn.Module):
         return self.table
 
 
-@programs.kept(uses=(Constant,))
+@programs.kept
 def constant() -> programs.Files:
     return programs.export(Constant(), ())

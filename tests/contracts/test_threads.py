@@ -132,7 +132,7 @@ class Products(torch.nn.Module):
         return x
 
 
-@kept(uses=(Products,))
+@kept
 def products() -> Files:
     return export(Products(), (torch.ones(768, 768),))
 

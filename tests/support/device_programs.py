@@ -58,22 +58,22 @@ def skipping(*, inputs: bool, outputs: bool) -> Any:
     )
 
 
-@kept(uses=(Sum, device_partitioner, pair))
+@kept
 def device_sum() -> Files:
     return export(Sum(), pair(), partitioner=[device_partitioner()])
 
 
-@kept(uses=(Scaled, device_partitioner, pair))
+@kept
 def device_scaled() -> Files:
     return export(Scaled(), pair(), partitioner=[device_partitioner()])
 
 
-@kept(uses=(Sum, pair))
+@kept
 def host_sum() -> Files:
     return export(Sum(), pair())
 
 
-@kept(uses=(HostWork, Scaled, device_partitioner, pair))
+@kept
 def host_and_device() -> Files:
     """``forward`` on the host, ``forward2`` on cuda:0, ``forward3`` on cuda:1."""
     return export(
@@ -86,7 +86,7 @@ def host_and_device() -> Files:
     )
 
 
-@kept(uses=(Sum, device_partitioner, pair))
+@kept
 def tags_without_plan() -> Files:
     """Tensors tagged for cuda:0 in buffers that have no tag: what older exporters write."""
     return export(
@@ -94,7 +94,7 @@ def tags_without_plan() -> Files:
     )
 
 
-@kept(uses=(Sum, device_partitioner, pair, planning, skipping))
+@kept
 def resident_unplanned() -> Files:
     """The caller hands over device tensors and gets device tensors, with memory of their own."""
     return export(
@@ -106,7 +106,7 @@ def resident_unplanned() -> Files:
     )
 
 
-@kept(uses=(Sum, device_partitioner, pair, skipping))
+@kept
 def resident_planned() -> Files:
     """No copies at the method's border, though its inputs and outputs are in the device's plan."""
     return export(
@@ -117,7 +117,7 @@ def resident_planned() -> Files:
     )
 
 
-@kept(uses=(Sum, device_partitioner, pair, planning, skipping))
+@kept
 def resident_input_only() -> Files:
     return export(
         Sum(),
@@ -128,7 +128,7 @@ def resident_input_only() -> Files:
     )
 
 
-@kept(uses=(Sum, device_partitioner, pair))
+@kept
 def contradicting_tags() -> Files:
     """A tensor that says it is on the host, in a buffer that is planned on cuda:0."""
 
@@ -153,7 +153,7 @@ class BigHostPart(nn.Module):
         return (a + b).repeat(256).cumsum(0)[-4:]
 
 
-@kept(uses=(Small, HostWork, BigHostPart, device_partitioner, pair))
+@kept
 def small_host_big_device() -> Files:
     """Two host methods of different size, and a device method with the largest host buffer."""
     return export(
@@ -170,6 +170,6 @@ class TwoSums(nn.Module):
         return a + b, (a + b) + b
 
 
-@kept(uses=(TwoSums, device_partitioner, pair))
+@kept
 def device_two_outputs() -> Files:
     return export(TwoSums(), pair(), partitioner=[device_partitioner()])

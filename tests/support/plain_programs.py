@@ -63,64 +63,61 @@ def unplanned() -> Any:
     return MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
 
 
-PLAIN = (Doubled, Both, Same, Numbers, Lookup, Twice, unplanned)
-
-
-@kept(uses=PLAIN)
+@kept
 def doubled() -> Files:
     return export(Doubled(), (torch.ones(2, 3),))
 
 
-@kept(uses=PLAIN)
+@kept
 def doubled_unplanned() -> Files:
     return export(Doubled(), (torch.ones(2, 3),), memory_planning_pass=unplanned())
 
 
-@kept(uses=PLAIN)
+@kept
 def doubled_image() -> Files:
     return export(Doubled(), (torch.ones(1, 3, 2, 2),))
 
 
-@kept(uses=PLAIN)
+@kept
 def doubled_image_unplanned() -> Files:
     return export(Doubled(), (torch.ones(1, 3, 2, 2),), memory_planning_pass=unplanned())
 
 
-@kept(uses=PLAIN)
+@kept
 def doubled_nothing() -> Files:
     """Zero elements."""
     return export(Doubled(), (torch.ones(0, 3),))
 
 
-@kept(uses=PLAIN)
+@kept
 def doubled_number() -> Files:
     """Zero dimensions."""
     return export(Doubled(), (torch.tensor(1.0),))
 
 
-@kept(uses=PLAIN)
+@kept
 def doubled_upto() -> Files:
     """Rows 2 to 4, columns 2 to 3."""
     dims = {0: torch.export.Dim("rows", min=2, max=4), 1: torch.export.Dim("columns", min=2, max=3)}
     return export(Doubled(), (torch.ones(3, 2),), dynamic_shapes=(dims,))
 
 
-@kept(uses=PLAIN)
+@kept
 def both() -> Files:
     return export(Both(), (torch.ones(2, 3), torch.ones(2, 3)))
 
 
-@kept(uses=PLAIN)
+@kept
 def both_unplanned() -> Files:
     return export(Both(), (torch.ones(2, 3), torch.ones(2, 3)), memory_planning_pass=unplanned())
 
 
-@kept(uses=PLAIN)
+@kept
 def same() -> Files:
     return export(Same(), (torch.ones(2, 3),))
 
 
-@kept(uses=PLAIN)
+@kept
 def same_unplanned() -> Files:
     return export(Same(), (torch.ones(2, 3),), memory_planning_pass=unplanned())
 
@@ -128,7 +125,7 @@ def same_unplanned() -> Files:
 CONSTANTS = {"name": "digits", "size": 28, "scale": 0.25, "shape": [1, 28], "on": True}
 
 
-@kept(uses=(Numbers,))
+@kept
 def numbers() -> Files:
     return export(
         Numbers(),
@@ -143,16 +140,16 @@ def numbers() -> Files:
     )
 
 
-@kept(uses=PLAIN)
+@kept
 def lookup() -> Files:
     return export(Lookup(), (torch.tensor([0, 1, 2]),))
 
 
-@kept(uses=PLAIN)
+@kept
 def twice() -> Files:
     return export(Twice(), (torch.ones(3),))
 
 
-@kept(uses=PLAIN)
+@kept
 def twice_unplanned() -> Files:
     return export(Twice(), (torch.ones(3),), memory_planning_pass=unplanned())

@@ -1,8 +1,6 @@
 """Small programs for contracts and cases, exported once.
 
-    class Doubled(nn.Module): ...
-
-    @kept(uses=(Doubled,))
+    @kept
     def doubled() -> Files:
         return export(Doubled(), (torch.ones(3),))
 
@@ -25,10 +23,11 @@ import shutil
 import sys
 import tarfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -59,25 +58,62 @@ class Kept:
         return self.pte.read_bytes()
 
 
-def kept(*, uses: Sequence[Any] = ()) -> Callable[[Callable[[], Files]], Callable[[], Kept]]:
-    """Keep what a function exports. ``uses`` are the models and helpers that it is made of."""
+def kept(make: Callable[[], Files]) -> Callable[[], Kept]:
+    """Keep what a function exports, for as long as the text that makes it is the same."""
 
-    def decorate(make: Callable[[], Files]) -> Callable[[], Kept]:
-        @cache
-        @wraps(make)
-        def get() -> Kept:
-            return _unpacked(f"{make.__name__}-{_digest(make, uses)}", make)
+    @cache
+    @wraps(make)
+    def get() -> Kept:
+        digest = hashlib.sha256("\n".join(sorted(set(_text(make, set())))).encode()).hexdigest()
+        return _unpacked(f"{make.__name__}-{digest[:12]}", make)
 
-        KEPT[f"{make.__module__}.{make.__name__}"] = get
-        return get
-
-    return decorate
+    KEPT[f"{make.__module__}.{make.__name__}"] = get
+    return get
 
 
-def _digest(make: Callable[[], Files], uses: Sequence[Any]) -> str:
-    sources = (make, export, *uses)
-    text = "\n".join(inspect.getsource(inspect.unwrap(source)) for source in sources)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _text(source: Any, seen: set[int]) -> Iterator[str]:
+    """Yield the text of a function or class of the tests, and of all that it is made of."""
+    source = inspect.unwrap(source)
+    if id(source) in seen:
+        return
+    seen.add(id(source))
+    yield inspect.getsource(source)
+    parts = vars(source).values() if inspect.isclass(source) else (source,)
+    named = [*getattr(source, "__bases__", ())]
+    for function in filter(inspect.isfunction, parts):
+        for code in _codes(function.__code__):
+            named += _named(code.co_names, function.__globals__)
+    for value in named:
+        if isinstance(value, (bool, int, float, str, tuple, list, dict, torch.Tensor)):
+            yield repr(value)
+        elif _is_ours(value):
+            yield from _text(value, seen)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a function's code, and that of the functions and classes inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _named(names: Sequence[str], scope: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the values that code names, also those of modules of the tests."""
+    for name in names:
+        value = scope.get(name)
+        if inspect.ismodule(value) and _is_ours(value):
+            yield from (vars(value)[inner] for inner in names if inner in vars(value))
+        elif not inspect.ismodule(value):
+            yield value
+
+
+def _is_ours(thing: Any) -> bool:
+    """Return whether a function, class or module belongs to the tests."""
+    try:
+        return Path(inspect.getfile(inspect.unwrap(thing))).is_relative_to(TESTS)
+    except (TypeError, OSError):
+        return False
 
 
 exports = 0

@@ -122,20 +122,17 @@ def planning(**facts: Any) -> Any:
     return MemoryPlanningPass(**facts)
 
 
-MODELS = (Counter, Store, Add, Set, Zero, Get, Chain, Cache, Fill, entries, initialized, planning)
-
-
-@kept(uses=MODELS)
+@kept
 def counter() -> Files:
     return export(Counter(), (ONES,))
 
 
-@kept(uses=MODELS)
+@kept
 def counter_from_seven() -> Files:
     return export(Counter(), (ONES,), passes=[initialized("count")], emit_mutable_buffer_names=True)
 
 
-@kept(uses=MODELS)
+@kept
 def counter_without_a_place() -> Files:
     """The plan gives the buffer no memory."""
     return export(
@@ -147,7 +144,7 @@ def counter_without_a_place() -> Files:
     )
 
 
-@kept(uses=MODELS)
+@kept
 def shared_by_plan() -> Files:
     """Every method's state is in buffer 2, which the plan dedicates to it."""
     return export(
@@ -158,7 +155,7 @@ def shared_by_plan() -> Files:
     )
 
 
-@kept(uses=MODELS)
+@kept
 def shared_by_plan_and_name() -> Files:
     return export(
         entries(Store(3.0)),
@@ -169,7 +166,7 @@ def shared_by_plan_and_name() -> Files:
     )
 
 
-@kept(uses=MODELS)
+@kept
 def shared_by_name() -> Files:
     store = Store(3.0)
     return export(
@@ -179,7 +176,7 @@ def shared_by_name() -> Files:
     )
 
 
-@kept(uses=MODELS)
+@kept
 def not_shared() -> Files:
     """``forward`` and ``other`` have state, ``big`` has scratch; the file shares nothing."""
     return export(
@@ -188,7 +185,7 @@ def not_shared() -> Files:
     )
 
 
-@kept(uses=MODELS)
+@kept
 def prefill_decode() -> Files:
     cache = Cache()
     return export(
@@ -218,7 +215,7 @@ def torn_apart(program: Any) -> None:
                     )
 
 
-@kept(uses=(*MODELS, torn_apart))
+@kept
 def shared_by_plan_on_two_devices() -> Files:
     files = export(
         entries(Store()),
@@ -240,7 +237,7 @@ class DelegatedAdd(nn.Module):
         return (self.store.state * 1) + x
 
 
-@kept(uses=(*MODELS, DelegatedAdd, device_partitioner))
+@kept
 def shared_by_name_with_a_device() -> Files:
     store = Store()
     return export(
