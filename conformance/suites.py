@@ -112,6 +112,12 @@ SUITES: tuple[Suite, ...] = (
         ("kernels/portable/test/test_grid_sampler_2d_executorch.py",),
     ),
     Suite(
+        "training",
+        "weights as outputs over the method's memory; an optimizer's step changes them",
+        ("extension/training/pybindings/test/test.py",),
+        quick=True,
+    ),
+    Suite(
         "llm custom ops",
         "gated delta in a program",
         ("extension/llm/custom_ops",),
@@ -143,6 +149,15 @@ SUITES: tuple[Suite, ...] = (
         ("-m", "flow_portable"),
     ),
     Suite(
+        "operators, 3-D pools",
+        "the four operator files of the portable flow whose kernels the wheel lacks",
+        tuple(
+            f"backends/test/suite/operators/test_{name}3d.py"
+            for name in ("adaptive_avgpool", "adaptive_maxpool", "avgpool", "maxpool")
+        ),
+        ("-m", "flow_portable"),
+    ),
+    Suite(
         "operators, xnnpack flow",
         "the same, delegated",
         ("backends/test/suite/operators",),
@@ -170,10 +185,6 @@ SUITES: tuple[Suite, ...] = (
 )
 
 NOT_THE_RUNTIME = {
-    "training": (
-        "extension/training/pybindings/test: uses `_training_lib`, a binding of its own, "
-        "which no stand-in of `portable_lib` reaches"
-    ),
     "llm runner": "extension/llm/runner: uses `_llm_runner`, a binding of its own",
 }
 

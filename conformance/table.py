@@ -23,7 +23,9 @@ def write_table(page: Path, rows: list[Row]) -> None:
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     parts = [table(rows), lists(rows)]
-    page.write_text(f"{before}{BEGIN}\n\n" + "\n\n".join(p for p in parts if p) + f"\n\n{END}{after}")
+    page.write_text(
+        f"{before}{BEGIN}\n\n" + "\n\n".join(p for p in parts if p) + f"\n\n{END}{after}"
+    )
 
 
 def table(rows: list[Row]) -> str:
@@ -70,9 +72,7 @@ def worse(one: Outcomes, other: Outcomes) -> list[str]:
 def lists(rows: list[Row]) -> str:
     sections = []
     only = [(s, n, p[n][1]) for s, w, p in rows if w and p for n in worse(p, w)]
-    alone = [
-        (s, n, o[1]) for s, w, p in rows if p and not w for n, o in p.items() if o[0] in BAD
-    ]
+    alone = [(s, n, o[1]) for s, w, p in rows if p and not w for n, o in p.items() if o[0] in BAD]
     for title, found in (
         ("Fails only on pteron", only),
         ("Fails on pteron; the wheel was not run", alone),
