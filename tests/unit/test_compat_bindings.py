@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -127,6 +128,23 @@ def test_no_executorch_is_needed(tmp_path: Path) -> None:
     )
     done = run("-c", code, str(DIGITS))
     assert done.stdout.strip() == "['forward']", done.stderr
+
+
+def test_a_command_on_the_path_runs_on_pteron(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "user-command"
+    command.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom executorch.runtime import Runtime\n"
+        "print(Runtime.__module__, sys.argv[1:])\n"
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    done = run("-m", "pteron.compat.executorch", "--", "user-command", "a", "b")
+    assert done.stdout.strip() == "pteron.compat.runtime ['a', 'b']", done.stderr
+    done = run("-m", "pteron.compat.executorch", "--", "no-such-command")
+    assert done.returncode == 2
+    assert "no-such-command: there is no such script or command" in done.stderr
 
 
 def test_usage_without_a_command() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pteron.compat.errors import MODULE, PROGRAM, ExecuTorchError, translated
+from pteron.compat.errors import PROGRAM, ExecuTorchError, translated
 from pteron.devtools.tracer import Tracer
 from pteron.errors import InvalidArgumentError
 from pteron.executor.method import Method
@@ -262,8 +262,6 @@ class ExecuTorchMethod:
 
 
 __all__ = [
-    "MODULE",
-    "PROGRAM",
     "ExecuTorchMethod",
     "ExecuTorchModule",
     "ExecuTorchProgram",

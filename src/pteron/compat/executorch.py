@@ -5,6 +5,7 @@
 
     python -m pteron.compat.executorch -- script.py arguments ...
     python -m pteron.compat.executorch -- -m module arguments ...
+    python -m pteron.compat.executorch -- command arguments ...     # a Python script on the PATH
     python -m pytest -p pteron.compat.pytest_plugin ...
 
 In the process, these modules are pteron's: ``executorch.runtime`` and, in
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import runpy
+import shutil
 import sys
 import threading
 from collections.abc import Sequence
@@ -160,7 +162,7 @@ def _package(name: str) -> ModuleType:
 
 
 def main(arguments: Sequence[str] | None = None) -> Any:
-    """Run a script, or a module with ``-m``, on pteron."""
+    """Run a script, a command that is a Python script, or a module with ``-m``, on pteron."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["--"]:
         words = words[1:]
@@ -178,10 +180,14 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         sys.argv = words[1:]
         sys.path.insert(0, "")
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = words
-        sys.path.insert(0, str(Path(words[0]).resolve().parent))
-        runpy.run_path(words[0], run_name="__main__")
+        return 0
+    script = words[0] if Path(words[0]).exists() else shutil.which(words[0])
+    if script is None:
+        sys.stderr.write(f"{words[0]}: there is no such script or command\n")
+        return 2
+    sys.argv = [script, *words[1:]]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    runpy.run_path(script, run_name="__main__")
     return 0
 
 
