@@ -16,6 +16,8 @@ import torch
 
 from pteron.compat import executorch as compat
 from pteron.errors import PteronError
+from pteron.format.etdump import read_etdump
+from pteron.format.source import open_source
 from support.portable_fixtures import PORTABLE, stored
 
 DIGITS = Path(__file__).parents[2] / "demo" / "digits.pte"
@@ -367,3 +369,32 @@ def test_runtime_keeps_the_methods_that_it_loaded(lib: ModuleType) -> None:
     assert output.shape == torch.Size(method.metadata.output_tensor_meta(0).sizes())
     registry = module.Runtime.get().operator_registry
     assert "aten::add.out" in registry.operator_names
+
+
+# -- traces --------------------------------------------------------------------------------------
+
+
+def test_traces_are_written_on_both_paths(lib: ModuleType, tmp_path: Path) -> None:
+    traced = {"enable_etdump": True, "debug_buffer_size": 1 << 16}
+    module = lib._load_for_executorch(str(DIGITS), **traced)
+    program = lib._load_program_from_buffer(DIGITS.read_bytes(), **traced)
+    sizes = module.method_meta("forward").input_tensor_meta(0).sizes()
+    module.forward([torch.zeros(sizes)])
+    program.load_method("forward")([torch.zeros(sizes)])
+    runs = []
+    for owner in (module, program):
+        assert owner.has_etdump()
+        etdump, values = tmp_path / "run.etdp", tmp_path / "run.bin"
+        owner.write_etdump_result_to_file(str(etdump), str(values))
+        assert values.stat().st_size == 1 << 16
+        with open_source(etdump) as source:
+            runs.append(read_etdump(source).runs)
+    assert [run.name for run in runs[0]] == ["Default", "Execute"]
+    assert len(runs[0][1].events) == len(runs[1][1].events) > 10
+
+
+def test_a_trace_that_was_not_asked_for_is_refused(lib: ModuleType, tmp_path: Path) -> None:
+    module = lib._load_for_executorch(str(DIGITS))
+    assert not module.has_etdump()
+    with pytest.raises(RuntimeError, match="No etdump found: load the program with enable_etdump"):
+        module.write_etdump_result_to_file(str(tmp_path / "run.etdp"))

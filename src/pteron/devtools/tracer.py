@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -71,8 +71,11 @@ class DebugBuffer:
         self._data = bytearray()
         self._said = False
 
-    def add(self, tensor: torch.Tensor) -> int:
-        """Keep a tensor's value and return its offset, or NO_DATA if it is empty or too large."""
+    def add(self, tensor: torch.Tensor) -> int | None:
+        """Keep a tensor's value and return its offset.
+
+        An empty tensor has NO_DATA; for one that is larger than what is left it is None.
+        """
         nbytes = tensor.numel() * tensor.element_size()
         offset = -(-len(self._data) // ALIGNMENT) * ALIGNMENT
         if not nbytes:
@@ -81,9 +84,10 @@ class DebugBuffer:
             if not self._said:
                 self._said = True
                 logger.warning(
-                    "the debug buffer of %d bytes is full: later values have no data", self.size
+                    "the debug buffer of %d bytes is full: values that do not fit are left out",
+                    self.size,
                 )
-            return NO_DATA
+            return None
         flat = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
         self._data += bytes(offset - len(self._data)) + flat.numpy().tobytes()
         return offset
@@ -150,13 +154,9 @@ class Tracer:
     def _output(self, run: RunData, value: Any) -> None:
         if self._buffer is None:
             return
-        if isinstance(value, torch.Tensor):
-            event = DebugEvent(traced(value, self._buffer), chain=-1, output=True)
-        elif isinstance(value, (bool, int, float)):
-            event = DebugEvent(value, chain=-1, output=True)
-        else:
-            return
-        run.events.append(event)
+        kept = traced(value, self._buffer)
+        if kept is not None:
+            run.events.append(DebugEvent(kept, chain=-1, output=True))
 
     def _begin(self) -> None:
         """Forget what was handed out before."""
@@ -172,13 +172,25 @@ class Tracer:
         return write_etdump(ETDump(self._runs))
 
 
-def traced(tensor: torch.Tensor, buffer: DebugBuffer) -> TracedTensor:
-    """Describe a tensor and keep its value."""
-    dense = tensor.detach()
-    if not dense.is_contiguous():
-        dense = dense.contiguous()
+Kept: TypeAlias = "TracedTensor | tuple[TracedTensor, ...] | bool | int | float"
+
+
+def traced(value: Any, buffer: DebugBuffer) -> Kept | None:
+    """Keep a value and describe it; None if it does not fit or is of a kind that is not traced."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, list):
+        items = [traced(item, buffer) for item in value if isinstance(item, torch.Tensor)]
+        kept = tuple(item for item in items if isinstance(item, TracedTensor))
+        return kept if kept and len(kept) == len(items) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    dense = value.detach().contiguous()
+    offset = buffer.add(dense)
+    if offset is None:
+        return None
     return TracedTensor(
-        _SCALAR_TYPES[tensor.dtype], tuple(dense.shape), tuple(dense.stride()), buffer.add(dense)
+        _SCALAR_TYPES[value.dtype], tuple(dense.shape), tuple(dense.stride()), offset
     )
 
 
@@ -221,11 +233,6 @@ class _Watch:
         else:
             return
         for index in indices:
-            value = self._values[index]
-            if isinstance(value, torch.Tensor):
-                self._events.append(DebugEvent(traced(value, buffer), 0, number))
-            elif isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
-                items = tuple(traced(item, buffer) for item in value if item is not None)
-                self._events.append(DebugEvent(items, 0, number))
-            elif isinstance(value, (bool, int, float)):
-                self._events.append(DebugEvent(value, 0, number))
+            kept = traced(self._values[index], buffer)
+            if kept is not None:
+                self._events.append(DebugEvent(kept, 0, number))
