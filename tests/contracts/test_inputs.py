@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,22 @@ def test_a_borrowed_output_may_be_the_next_input(make: Callable[[], Kept]) -> No
     torch.testing.assert_close(z, y - (x - y))
     (z,) = method.execute([z, z])
     torch.testing.assert_close(z, torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_borrowed_output_that_lies_where_an_input_goes(position: int) -> None:
+    method = loaded(programs.reused())
+    plan = method._table.memory_plan
+    (out,), (first, _) = plan.plan.outputs, plan.plan.inputs
+    assert plan.slots[out] == replace(plan.slots[first], value=out)
+    x, y = base(2, 3) / 10, base(2, 3) / 5
+    (z,) = method.execute([x, y], borrow_outputs=True)
+    expected = z.clone()
+    inputs = [x, x]
+    inputs[position] = z
+    eager = [x, x]
+    eager[position] = expected
+    torch.testing.assert_close(method.execute(inputs), [eager[0].sin() + eager[1]])
 
 
 def test_inputs_stay_until_others_are_given() -> None:

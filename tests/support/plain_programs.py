@@ -57,6 +57,13 @@ class Twice(nn.Module):
         return y, y, y[1:], x
 
 
+class Reused(nn.Module):
+    """Its first input is read early, so that the plan puts the output where it was."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sin() + y
+
+
 def unplanned() -> Any:
     from executorch.exir.passes import MemoryPlanningPass
 
@@ -153,3 +160,8 @@ def twice() -> Files:
 @kept
 def twice_unplanned() -> Files:
     return export(Twice(), (torch.ones(3),), memory_planning_pass=unplanned())
+
+
+@kept
+def reused() -> Files:
+    return export(Reused(), (torch.ones(2, 3), torch.zeros(2, 3)))
