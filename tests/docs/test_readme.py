@@ -1,4 +1,8 @@
-"""What the README shows can be typed as it stands, and its links lead somewhere."""
+"""What the README shows can be typed as it stands, and its links lead somewhere.
+
+Blocks marked ``python`` or ``console`` run here, on files of this repository; what needs a file of
+the reader's own stands in an indented block.
+"""
 
 from __future__ import annotations
 
