@@ -84,7 +84,14 @@ def lists(rows: list[Row]) -> str:
     gained = [(s, n) for s, w, p in rows if w and p for n in worse(w, p)]
     if gained:
         lines = ["### Fails only on the wheel", ""]
-        lines += [f"- {suite.name}: `{short(name)}`" for suite, name in gained]
+        files: dict[tuple[str, str], list[str]] = {}
+        for suite, name in gained:
+            file, _, case = short(name).partition("::")
+            files.setdefault((suite.name, file), []).append(case.rpartition("::")[2])
+        for (suite_name, file), cases in files.items():
+            shown = ", ".join(f"`{case}`" for case in cases[:4])
+            more = f" and {len(cases) - 4} more" if len(cases) > 4 else ""
+            lines.append(f"- {suite_name}, `{file}`: {shown}{more}")
         sections.append("\n".join(lines))
     shared = [(s, n, p[n][1]) for s, w, p in rows if w and p for n in both(w, p)]
     if shared:
