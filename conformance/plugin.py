@@ -50,6 +50,9 @@ def _reason(report: Any) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [line.removeprefix("E ").strip() for line in lines if line.startswith("E  ")]
+    if raised and crash is None:  # a file that cannot be imported: the last line says why
+        return raised[-1][:300]
     return lines[0][:300] if lines else ""
 
 
