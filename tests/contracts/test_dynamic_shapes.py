@@ -116,6 +116,22 @@ def test_sizes_below_the_bound_run() -> None:
         torch.testing.assert_close(method.execute([torch.ones(shape)]), [torch.ones(shape) * 2])
 
 
+@pytest.mark.parametrize("borrow", [False, True])
+def test_shapes_without_any_bound(borrow: bool) -> None:
+    """Nothing is planned: memory comes and goes with each call."""
+    method = loaded(programs.doubled_without_bounds())
+    kept_outputs = []
+    for shape in ((4, 3), (70, 9), (1, 2), (0, 5), (1, 100)):
+        x = torch.rand(shape)
+        (output,) = method.execute([x], borrow_outputs=borrow)
+        torch.testing.assert_close(output, x * 2)
+        kept_outputs.append((output.clone(), output))
+        assert method.values[2].untyped_storage().nbytes() == 0  # freed by the program
+    if not borrow:
+        for before, after in kept_outputs:
+            torch.testing.assert_close(before, after)
+
+
 def test_numbers_that_come_from_a_shape() -> None:
     method = loaded(from_size())
     for rows in (8, 1, 3, 8, 2):

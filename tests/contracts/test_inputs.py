@@ -125,6 +125,16 @@ def test_a_bound_input_is_not_changed() -> None:
     torch.testing.assert_close(x, base(2, 3))
 
 
+def test_an_input_that_the_model_changes() -> None:
+    """A planned one is a copy. One that is bound is the caller's own, and changes as in eager."""
+    x, y = base(3), torch.full((3,), 5.0)
+    expected = [base(3) + 1, (base(3) + 1) * 5]
+    torch.testing.assert_close(loaded(programs.changed()).execute([x, y]), expected)
+    torch.testing.assert_close(x, base(3))
+    torch.testing.assert_close(loaded(programs.changed_unplanned()).execute([x, y]), expected)
+    torch.testing.assert_close(x, base(3) + 1)
+
+
 @pytest.mark.parametrize("make", [programs.both, programs.both_unplanned])
 def test_one_tensor_may_be_given_twice(make: Callable[[], Kept]) -> None:
     x = base(2, 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -15,6 +15,7 @@ from pteron.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
+from pteron.memory.device_allocator import device_allocator
 from pteron.memory.hierarchical_allocator import fixed_slot
 from support import device_programs as programs
 from support.demo_backend import DemoBackend
@@ -128,6 +129,64 @@ def test_consecutive_copies_to_the_host_are_waited_for_once(device: TaggedDevice
     torch.testing.assert_close(program.load_method().execute([a, b]), [a + b, a + b + b])
     assert [kind for kind, _ in device.copies] == ["h2d", "h2d", "d2h", "d2h"]
     assert device.synchronized == ["cuda:0"]
+
+
+@pytest.fixture
+def late_device(demo: DemoBackend) -> Iterator[TaggedDevice]:
+    """Make ``cuda`` devices that do nothing before the host waits for them."""
+    allocator = TaggedDevice(late=True)
+    demo.device = allocator
+    with device_allocator(allocator):
+        yield allocator
+
+
+def test_a_late_device_gives_the_right_numbers(late_device: TaggedDevice) -> None:
+    method = opened(programs.device_scaled()).load_method()
+    for _ in range(3):
+        a, b = torch.randn(4), torch.randn(4)
+        torch.testing.assert_close(method.execute([a, b]), [programs.Scaled()(a, b)])
+        assert len(late_device.synchronized) == 1  # where the result comes back, and nowhere else
+        late_device.synchronized.clear()
+
+
+def test_the_next_inputs_wait_for_the_copies_of_the_last(late_device: TaggedDevice) -> None:
+    """Nothing comes back to the host, so that no copy to it waits for the device."""
+    method = opened(programs.resident_output_unplanned()).load_method()
+    pairs = [(torch.randn(4), torch.randn(4)) for _ in range(3)]
+    outputs = [method.execute(inputs)[0] for inputs in pairs]
+    late_device.synchronize(torch.device("cuda:0"))
+    torch.testing.assert_close(outputs, [a + b for a, b in pairs])
+
+
+@pytest.mark.parametrize(
+    "make", [programs.overwritten_source, programs.overwritten_source_after_a_jump]
+)
+def test_a_source_is_not_overwritten_while_the_device_reads_it(
+    make: Callable[[], Kept], late_device: TaggedDevice
+) -> None:
+    method = opened(make()).load_method()
+    slots = method._table.memory_plan.slots
+    assert (slots[0].buffer, slots[0].offset) == (slots[3].buffer, slots[3].offset)
+    x, y = pair()
+    torch.testing.assert_close(method.execute([x, y]), [x, y + y])
+
+
+def test_each_device_is_waited_for(late_device: TaggedDevice) -> None:
+    method = opened(programs.back_from_two_devices()).load_method()
+    x, y = pair()
+    torch.testing.assert_close(method.execute([x, y]), [x, y])
+    assert sorted(late_device.synchronized) == ["cuda:0", "cuda:1"]
+
+
+def test_a_failed_call_waits_too(late_device: TaggedDevice) -> None:
+    def fail(self: Any, other: Any, alpha: Any, *, out: Any) -> None:
+        raise RuntimeError("no")
+
+    kernels = {"aten::add.out": fail}
+    method = opened(programs.overwritten_source(), kernels=kernels).load_method()
+    with pytest.raises(InvalidArgumentError, match="no"):
+        method.execute(pair())
+    assert late_device.synchronized == ["cuda:0"]
 
 
 def test_copies_follow_the_real_places(no_device: TaggedDevice, demo: DemoBackend) -> None:

@@ -24,6 +24,7 @@ from pteron.errors import (
     InvalidProgramError,
     NotSupportedError,
 )
+from support.tagged_device import TaggedDevice
 
 MAX_SHAPE = 4
 """What the demo backend takes at most as ``max_value``, the size of the input at export."""
@@ -50,8 +51,11 @@ INPUTS = {"aten.add.Tensor": 2, "aten.mm.default": 2, "aten.sin.default": 1}
 class DemoHandle(DelegateHandle):
     """Runs the operators of one blob."""
 
-    def __init__(self, context: BackendInitContext, names: Sequence[str]) -> None:
+    def __init__(
+        self, context: BackendInitContext, names: Sequence[str], device: TaggedDevice | None
+    ) -> None:
         self.context = context
+        self.device = device
         self.names = tuple(names)
         self.args: list[Any] = []
         self.runs = 0
@@ -64,6 +68,12 @@ class DemoHandle(DelegateHandle):
         def call() -> None:
             if self.closed:
                 raise DelegateInvalidHandleError("the demo delegate is closed")
+            if self.device is None:
+                compute()
+            else:
+                self.device.enqueue(compute)
+
+        def compute() -> None:
             left = list(inputs)
             result: torch.Tensor | None = None
             for name in self.names:
@@ -88,6 +98,8 @@ class DemoBackend(Backend):
 
     def __init__(self) -> None:
         self.handles: list[DemoHandle] = []
+        self.device: TaggedDevice | None = None
+        """The device that does the work, at its time; None: the host, at once."""
 
     def init(self, context: BackendInitContext) -> DemoHandle:
         for spec in context.compile_specs:
@@ -95,7 +107,7 @@ class DemoBackend(Backend):
                 raise InvalidArgumentError(
                     f"the input has {spec.value[0]} elements, the demo backend takes {MAX_SHAPE}"
                 )
-        handle = DemoHandle(context, parsed(bytes(context.processed).decode()))
+        handle = DemoHandle(context, parsed(bytes(context.processed).decode()), self.device)
         self.handles.append(handle)
         return handle
 

@@ -173,3 +173,109 @@ class TwoSums(nn.Module):
 @kept
 def device_two_outputs() -> Files:
     return export(TwoSums(), pair(), partitioner=[device_partitioner()])
+
+
+@kept
+def resident_output_unplanned() -> Files:
+    """Inputs are copied to the device from planned host memory; the output stays there."""
+    return export(
+        Sum(),
+        pair(),
+        partitioner=[device_partitioner()],
+        propagate_device_config=skipping(inputs=False, outputs=True),
+        memory_planning_pass=planning(alloc_graph_output=False),
+    )
+
+
+def hand_made(
+    program: Any,
+    tensors: list[tuple[int, int, int]],
+    calls: list[tuple[str, list[int]]],
+    inputs: list[int],
+    outputs: list[int],
+) -> None:
+    """Make the program's method one of four-float tensors (buffer, offset, GPU or -1) and calls."""
+    from executorch.exir import schema
+
+    (plan,) = program.execution_plan
+    plan.values = [schema.EValue(placed(*tensor)) for tensor in tensors]
+    plan.values.append(schema.EValue(schema.Int(1)))
+    names = list(dict.fromkeys(name for name, _ in calls))
+    plan.operators = [schema.Operator(*name.split(".")) for name in names]
+    plan.chains[0].instructions = [
+        schema.Instruction(schema.KernelCall(names.index(name), args)) for name, args in calls
+    ]
+    plan.inputs, plan.outputs = inputs, outputs
+    plan.container_meta_type = schema.ContainerMetadata("", "")
+    gpus = {buffer: gpu for buffer, _, gpu in tensors}
+    plan.non_const_buffer_sizes = [0] + [256] * max(gpus)
+    plan.non_const_buffer_device = [
+        schema.NonConstBufferDevice(buffer, schema.DeviceType.CUDA, gpu)
+        for buffer, gpu in gpus.items()
+        if gpu >= 0
+    ]
+
+
+def placed(buffer: int, offset: int, gpu: int) -> Any:
+    from executorch.exir import schema
+    from executorch.exir.scalar_type import ScalarType
+
+    extra = None
+    if gpu >= 0:
+        extra = schema.ExtraTensorInfo(device_type=schema.DeviceType.CUDA, device_index=gpu)
+    return schema.Tensor(
+        scalar_type=ScalarType.FLOAT,
+        storage_offset=0,
+        sizes=[FLOATS],
+        dim_order=[0],
+        requires_grad=False,
+        layout=0,
+        data_buffer_idx=0,
+        allocation_info=schema.AllocationDetails(buffer, offset, 0),
+        shape_dynamism=schema.TensorShapeDynamism.STATIC,
+        extra_tensor_info=extra,
+    )
+
+
+TO, BACK, ADD = "et_copy::_h2d_copy.out", "et_copy::_d2h_copy.out", "aten::add.out"
+
+
+@kept
+def overwritten_source() -> Files:
+    """A host sum is written where a copy to the device was read from: ``(x, y) -> x, y + y``."""
+
+    def change(program: Any) -> None:
+        # 0: x, 1: y, 2: x on the GPU, 3: y + y in the place of x, 4: x again; 5: the number one
+        tensors = [(1, 0, -1), (1, 16, -1), (2, 0, 0), (1, 0, -1), (1, 32, -1)]
+        calls = [(TO, [0, 2, 2]), (ADD, [1, 1, 5, 3, 3]), (BACK, [2, 4, 4])]
+        hand_made(program, tensors, calls, [0, 1], [4, 3])
+
+    return edited(export(Sum(), pair()), change)
+
+
+@kept
+def back_from_two_devices() -> Files:
+    """Two copies to the host in a row, of two devices."""
+
+    def change(program: Any) -> None:
+        tensors = [(1, 0, -1), (1, 16, -1), (2, 0, 0), (3, 0, 1), (1, 32, -1), (1, 48, -1)]
+        calls = [(TO, [0, 2, 2]), (TO, [1, 3, 3]), (BACK, [2, 4, 4]), (BACK, [3, 5, 5])]
+        hand_made(program, tensors, calls, [0, 1], [4, 5])
+
+    return edited(export(Sum(), pair()), change)
+
+
+@kept
+def overwritten_source_after_a_jump() -> Files:
+    def change(program: Any) -> None:
+        from executorch.exir import schema
+
+        tensors = [(1, 0, -1), (1, 16, -1), (2, 0, 0), (1, 0, -1), (1, 32, -1)]
+        calls = [(TO, [0, 2, 2]), (ADD, [1, 1, 5, 3, 3]), (BACK, [2, 4, 4])]
+        hand_made(program, tensors, calls, [0, 1], [4, 3])
+        (plan,) = program.execution_plan
+        plan.values.append(schema.EValue(schema.Bool(True)))
+        jump = schema.JumpFalseCall(len(plan.values) - 1, 2)
+        plan.chains[0].instructions.insert(1, schema.Instruction(jump))
+
+    return edited(export(Sum(), pair()), change)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from support.programs import Files, export, kept
+from support.programs import Files, edited, export, kept
 
 
 class Doubled(nn.Module):
@@ -62,6 +62,14 @@ class Reused(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x.sin() + y
+
+
+class Changed(nn.Module):
+    """Changes its first input in place. The exporter makes the new value an output too."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * y
 
 
 def unplanned() -> Any:
@@ -165,3 +173,35 @@ def twice_unplanned() -> Files:
 @kept
 def reused() -> Files:
     return export(Reused(), (torch.ones(2, 3), torch.zeros(2, 3)))
+
+
+@kept
+def changed() -> Files:
+    return export(Changed(), (torch.ones(3), torch.zeros(3)))
+
+
+@kept
+def changed_unplanned() -> Files:
+    return export(Changed(), (torch.ones(3), torch.zeros(3)), memory_planning_pass=unplanned())
+
+
+def unbound(program: Any) -> None:
+    """Take every place and every bound away, and free what is between input and output."""
+    from executorch.exir import schema
+
+    (plan,) = program.execution_plan
+    for value in plan.values:
+        if isinstance(value.val, schema.Tensor) and value.val.data_buffer_idx == 0:
+            value.val.shape_dynamism = schema.TensorShapeDynamism.DYNAMIC_UNBOUND
+            value.val.allocation_info = None
+    plan.chains[0].instructions.append(schema.Instruction(schema.FreeCall(2)))
+
+
+@kept
+def doubled_without_bounds() -> Files:
+    return edited(doubled_upto_files(), unbound)
+
+
+def doubled_upto_files() -> Files:
+    dims = {0: torch.export.Dim("rows", min=2, max=4), 1: torch.export.Dim("columns", min=2, max=3)}
+    return export(Doubled(), (torch.ones(3, 2),), dynamic_shapes=(dims,))

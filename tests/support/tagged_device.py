@@ -8,8 +8,9 @@ each value lies.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -40,6 +41,8 @@ class TaggedDevice(DeviceAllocator):
     """Hands out host memory as the memory of a device of one kind.
 
     A copy to the host lands at :meth:`synchronize`, as on a device whose copies are asynchronous.
+    ``late`` says that the device does nothing at all before that: it reads the host's memory when
+    the host may have gone on.
     """
 
     def __init__(
@@ -49,18 +52,20 @@ class TaggedDevice(DeviceAllocator):
         count: int = 2,
         capacity: int = 1 << 30,
         pins: bool = True,
+        late: bool = False,
     ) -> None:
         self.device_type = device_type
         self.count = count
         self.capacity = capacity
         self.pins = pins
+        self.late = late
         self.requests: list[Block] = []
         """Every piece of memory that was handed out, in order."""
         self.copies: list[tuple[str, int]] = []
         """Every copy: ``h2d`` or ``d2h``, and its bytes."""
         self.synchronized: list[str] = []
         self._live: dict[int, Block] = {}
-        self._pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._pending: list[Callable[[], object]] = []
 
     # -- what an allocator does ----------------------------------------------------------------
 
@@ -79,17 +84,24 @@ class TaggedDevice(DeviceAllocator):
 
     def copy_host_to_device(self, destination: torch.Tensor, source: torch.Tensor) -> None:
         self.copies.append(("h2d", source.nbytes))
-        destination.copy_(source)
+        self.enqueue(partial(destination.copy_, source))
 
     def copy_device_to_host(self, destination: torch.Tensor, source: torch.Tensor) -> None:
         self.copies.append(("d2h", source.nbytes))
-        self._pending.append((destination, source.clone()))
+        found = source if self.late else source.clone()
+        self._pending.append(lambda: destination.copy_(found))
 
     def synchronize(self, device: torch.device) -> None:
         self.synchronized.append(str(device))
         while self._pending:
-            destination, source = self._pending.pop(0)
-            destination.copy_(source)
+            self._pending.pop(0)()
+
+    def enqueue(self, work: Callable[[], object]) -> None:
+        """Do some work of the device, at its time."""
+        if self.late:
+            self._pending.append(work)
+        else:
+            work()
 
     def allocate_pinned(self, nbytes: int) -> torch.Tensor | None:
         return self._give(nbytes, torch.device("cpu"), "pinned") if self.pins else None

@@ -7,7 +7,7 @@ kernel implements (all of them together), backends that are missing, values of t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from pteron.executor.bind_kernel import KernelBinder
 from pteron.executor.elide import CopyElider
 from pteron.executor.evalue import ValueTable
 from pteron.executor.fold import fold_constants
+from pteron.executor.in_flight import D2H, H2D, Waits, copied_device, find_waits
 from pteron.executor.interpreter import END, Block, Call
 from pteron.format.schema import (
     DelegateCall,
@@ -38,9 +39,6 @@ from pteron.memory.device_allocator import find_device_allocator
 from pteron.memory.hierarchical_allocator import HierarchicalAllocator, dense_strides
 from pteron.program.dataflow import ET_VIEW, operator_name
 from pteron.program.disasm import format_instruction
-
-H2D = "et_copy::_h2d_copy.out"
-D2H = "et_copy::_d2h_copy.out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +58,8 @@ class BoundPlan:
     steps: tuple[Step, ...]
     blocks: tuple[Block, ...]
     folded: frozenset[int]
+    finish: Call | None = None
+    """Waits, when the method has run, for copies to a device that may still read its memory."""
 
 
 def missing_operators(table: ValueTable, registry: OperatorRegistry) -> list[str]:
@@ -127,7 +127,10 @@ class PlanBinder:
                 raise
             if step is not None:
                 steps.append(step)
-        return BoundPlan(tuple(steps), tuple(self._blocks(steps)), folded)
+        waits = find_waits(self._table, {step.instruction for step in steps})
+        steps = [_waiting(step, waits) for step in steps]
+        finish = _waiter(waits.at_end) if waits.at_end else None
+        return BoundPlan(tuple(steps), tuple(self._blocks(steps)), folded, finish)
 
     # -- instructions ----------------------------------------------------------------------------
 
@@ -226,10 +229,8 @@ class PlanBinder:
         """Return the wait that follows the last of several copies to the host, if this is it."""
         if accelerator is None or places[1].type != "cpu" or places[0] == places[1]:
             return None
-        following = self._plan.instructions[number + 1 : number + 2]
-        if following and isinstance(following[0], KernelCall):
-            if operator_name(self._plan, following[0]) == D2H:
-                return None
+        if copied_device(self._table, number + 1, D2H) == accelerator:
+            return None
         allocator = find_device_allocator(accelerator.type)
         return allocator.synchronize if allocator is not None else None
 
@@ -308,6 +309,36 @@ class PlanBinder:
             return bool(value)
 
         return scalar
+
+
+def _waiting(step: Step, waits: Waits) -> Step:
+    """Return a step that waits before and after its call, where it has to."""
+    number = step.instruction
+    calls = [step.call]
+    if number in waits.before:
+        calls.insert(0, _waiter(waits.before[number]))
+    if number in waits.after:
+        calls.append(_waiter(waits.after[number]))
+    if len(calls) == 1:
+        return step
+
+    def call() -> None:
+        for one in calls:
+            one()
+
+    return replace(step, call=call)
+
+
+def _waiter(devices: Sequence[torch.device]) -> Call:
+    """Return a call that waits for the copies to these devices."""
+    found = [(find_device_allocator(device.type), device) for device in devices]
+
+    def wait() -> None:
+        for allocator, device in found:
+            assert allocator is not None
+            allocator.synchronize(device)
+
+    return wait
 
 
 def fit(

@@ -146,15 +146,22 @@ class Method:
         self._outputs.prepare()
         try:
             with torch.inference_mode():
-                if observer is not None:
-                    run_observed(self._bound.blocks, observer)
-                elif self._has_run:
-                    run(self._blocks)
-                else:
-                    run_first(self._table, self._bound.blocks)
-                    self._has_run = True
+                try:
+                    self._run_blocks(observer)
+                finally:
+                    if self._bound.finish is not None:
+                        self._bound.finish()
         except StepFailed as failure:
             self._fail(failure)
+
+    def _run_blocks(self, observer: Observer | None) -> None:
+        if observer is not None:
+            run_observed(self._bound.blocks, observer)
+        elif self._has_run:
+            run(self._blocks)
+        else:
+            run_first(self._table, self._bound.blocks)
+            self._has_run = True
 
     def _check_open(self) -> None:
         if self._closed:
