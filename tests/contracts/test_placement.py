@@ -33,6 +33,7 @@ from support import device_programs as programs
 from support.demo_backend import DemoBackend
 from support.device_programs import pair
 from support.programs import Kept
+from support.state_programs import shared_by_name_with_a_device
 from support.tagged_device import TaggedDevice
 
 CUDA0 = Device(DeviceType.CUDA, 0)
@@ -248,6 +249,32 @@ def test_a_kind_of_device_without_an_allocator_is_refused_by_name(demo: DemoBack
     program = opened(programs.device_sum(), device_map={"cuda": "privateuseone:0"})
     with pytest.raises(NotFoundError, match="no device allocator for device type 'privateuseone'"):
         program.load_method()
+
+
+def test_a_failed_load_leaves_no_memory_on_a_device(device: TaggedDevice) -> None:
+    """Not constants, nor scratch and state that methods share: all are on the device here."""
+    backend = OnlyHost()
+    program = opened(
+        shared_by_name_with_a_device(), device_map={"cpu": "cuda"}, backends={backend.id: backend}
+    )
+    with pytest.raises(NotSupportedError) as caught:
+        program.load_method("placed")
+    assert len(device.arenas) >= 4
+    del caught
+    gc.collect()
+    assert device.live == []
+    ones = torch.ones(4)
+    torch.testing.assert_close(program.load_method("forward").execute([ones]), [ones])
+    assert device.live_bytes() > 0
+
+
+class OnlyHost(Backend):
+    """Refuses to run on any accelerator."""
+
+    id: ClassVar[str] = "BackendWithCompilerDemo"
+
+    def init(self, context: BackendInitContext) -> DelegateHandle:
+        raise NotSupportedError(f"this delegate runs on the host, it was sent to {context.device}")
 
 
 # ---- P4: out of memory ---------------------------------------------------------------------------

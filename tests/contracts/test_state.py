@@ -137,6 +137,18 @@ def test_shared_state_that_is_planned_apart_is_refused(device: TaggedDevice) -> 
     assert first(together.load_method("get")) == 4
 
 
+def test_one_name_for_two_sizes_is_refused_and_an_instance_of_its_own_is_not() -> None:
+    program = opened(programs.one_name_two_sizes())
+    assert first(program.load_method("forward"), ONES) == 2
+    text = (
+        "method 'short': state 'store.state' has 8 bytes on cpu, in another method 16 bytes on cpu"
+    )
+    with pytest.raises(NotSupportedError, match=text):
+        program.load_method("short")
+    assert first(program.new_method("short"), ONES[:2]) == 2
+    assert first(program.load_method("forward"), ONES) == 4
+
+
 def test_a_host_method_and_a_device_method_share_state(
     device: TaggedDevice, demo: DemoBackend
 ) -> None:

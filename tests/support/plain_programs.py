@@ -110,11 +110,15 @@ def doubled_number() -> Files:
     return export(Doubled(), (torch.tensor(1.0),))
 
 
+def doubled_upto_files() -> Files:
+    dims = {0: torch.export.Dim("rows", min=2, max=4), 1: torch.export.Dim("columns", min=2, max=3)}
+    return export(Doubled(), (torch.ones(3, 2),), dynamic_shapes=(dims,))
+
+
 @kept
 def doubled_upto() -> Files:
     """Rows 2 to 4, columns 2 to 3."""
-    dims = {0: torch.export.Dim("rows", min=2, max=4), 1: torch.export.Dim("columns", min=2, max=3)}
-    return export(Doubled(), (torch.ones(3, 2),), dynamic_shapes=(dims,))
+    return doubled_upto_files()
 
 
 @kept
@@ -200,8 +204,3 @@ def unbound(program: Any) -> None:
 @kept
 def doubled_without_bounds() -> Files:
     return edited(doubled_upto_files(), unbound)
-
-
-def doubled_upto_files() -> Files:
-    dims = {0: torch.export.Dim("rows", min=2, max=4), 1: torch.export.Dim("columns", min=2, max=3)}
-    return export(Doubled(), (torch.ones(3, 2),), dynamic_shapes=(dims,))

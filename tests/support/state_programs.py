@@ -34,7 +34,7 @@ class Store(nn.Module):
 
 
 class Add(nn.Module):
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: nn.Module) -> None:
         super().__init__()
         self.store = store
 
@@ -244,5 +244,21 @@ def shared_by_name_with_a_device() -> Files:
         {"forward": Set(store), "placed": DelegatedAdd(store)},
         (ONES,),
         partitioner={"placed": [device_partitioner()]},
+        emit_mutable_buffer_names=True,
+    )
+
+
+class ShortStore(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.zeros(2))
+
+
+@kept
+def one_name_two_sizes() -> Files:
+    """Two modules that have nothing in common but the name of a buffer."""
+    return export(
+        {"forward": Add(Store()), "short": Add(ShortStore())},
+        {"forward": (ONES,), "short": (ONES[:2],)},
         emit_mutable_buffer_names=True,
     )

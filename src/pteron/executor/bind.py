@@ -27,6 +27,7 @@ from pteron.executor.in_flight import D2H, H2D, Waits, copied_device, find_waits
 from pteron.executor.interpreter import END, Block, Call
 from pteron.format.schema import (
     DelegateCall,
+    ExecutionPlan,
     FreeCall,
     JumpFalseCall,
     KernelCall,
@@ -62,19 +63,19 @@ class BoundPlan:
     """Waits, when the method has run, for copies to a device that may still read its memory."""
 
 
-def missing_operators(table: ValueTable, registry: OperatorRegistry) -> list[str]:
+def missing_operators(plan: ExecutionPlan, registry: OperatorRegistry) -> list[str]:
     """Return the operators of a plan that no kernel implements, each once, in order."""
-    called = {i.op_index for i in table.plan.instructions if isinstance(i, KernelCall)}
-    names = [op.full_name for n, op in enumerate(table.plan.operators) if n in called]
+    called = {i.op_index for i in plan.instructions if isinstance(i, KernelCall)}
+    names = [op.full_name for n, op in enumerate(plan.operators) if n in called]
     return list(dict.fromkeys(name for name in names if registry.find(name) is None))
 
 
-def check_operators(table: ValueTable, registry: OperatorRegistry) -> None:
+def check_operators(plan: ExecutionPlan, registry: OperatorRegistry) -> None:
     """Raise OperatorMissingError that names every operator without a kernel."""
-    missing = missing_operators(table, registry)
+    missing = missing_operators(plan, registry)
     if missing:
         raise OperatorMissingError(
-            f"method {table.plan.name!r} calls {len(missing)} operator(s) that no kernel "
+            f"method {plan.name!r} calls {len(missing)} operator(s) that no kernel "
             f"implements: {', '.join(missing)}",
             hint="register a Python function for each with pteron.register_kernel",
         )
@@ -109,7 +110,6 @@ class PlanBinder:
 
     def bind(self) -> BoundPlan:
         """Return the bound plan."""
-        check_operators(self._table, self._registry)
         folded: frozenset[int] = frozenset()
         if self._optimize:
             folded = fold_constants(self._table, self._registry)

@@ -83,34 +83,50 @@ def load_method(
 ) -> Method:
     """Allocate, bind and return a method; a failure names the method and leaves nothing behind."""
     delegates: dict[int, DelegateHandle] = {}
+    constants = dict(context.constants)
     try:
-        verify_method(context.pte, plan)
-        _check_backends(context, plan)
-        _log_stray_tags(plan)
-        memory = context.memory.allocate(plan.name, private=private)
-        with torch.inference_mode():
-            table = ValueBuilder(
-                MemoryPlan(plan),
-                memory,
-                context.memory,
-                context.bytes_of,
-                context.device_map,
-                context.constants,
-                private=private,
-            ).build()
-            check_operators(table, context.kernels)
-            _initialise_state(context, table)
-            _init_delegates(context, table, delegates, private=private)
-            bound = PlanBinder(table, context.kernels, delegates, memory.allocator).bind()
-        if table.shares_state:
-            memory.lock = context.memory.lock
-        return Method(metadata, table, bound, memory, delegates, context)
+        with context.memory.undone_on_failure():
+            return _load(context, plan, metadata, delegates, private=private)
     except BaseException as error:
         for handle in reversed(delegates.values()):
             handle.close()
+        context.constants.clear()
+        context.constants.update(constants)
         if isinstance(error, PteronError):
             error.add_context(f"while loading method {plan.name!r} of {context.pte.source.name}")
         raise
+
+
+def _load(
+    context: LoadContext,
+    plan: ExecutionPlan,
+    metadata: MethodMeta,
+    delegates: dict[int, DelegateHandle],
+    *,
+    private: bool,
+) -> Method:
+    """Load a method; ``delegates`` is filled as it goes, so that the caller can close them."""
+    verify_method(context.pte, plan)
+    _check_backends(context, plan)
+    check_operators(plan, context.kernels)
+    _log_stray_tags(plan)
+    memory = context.memory.allocate(plan.name, private=private)
+    with torch.inference_mode():
+        table = ValueBuilder(
+            MemoryPlan(plan),
+            memory,
+            context.memory,
+            context.bytes_of,
+            context.device_map,
+            context.constants,
+            private=private,
+        ).build()
+        _initialise_state(context, table)
+        _init_delegates(context, table, delegates, private=private)
+        bound = PlanBinder(table, context.kernels, delegates, memory.allocator).bind()
+    if table.shares_state:
+        memory.lock = context.memory.lock
+    return Method(metadata, table, bound, memory, delegates, context)
 
 
 def _check_backends(context: LoadContext, plan: ExecutionPlan) -> None:

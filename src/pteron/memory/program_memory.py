@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -110,14 +110,22 @@ class ProgramMemory:
         """Return the memory of a method, allocating what is not there yet.
 
         ``private`` gives an instance of its own: no scratch and no state shared with any other.
-        A failure leaves nothing behind and disturbs no method that is loaded.
+        A failure disturbs no method that is loaded.
         """
         with self._load_lock:
-            before = dict(self._scratch), dict(self._state_arenas)
+            return self._allocate(name, private)
+
+    @contextmanager
+    def undone_on_failure(self) -> Iterator[None]:
+        """Keep nothing that methods share and that was made inside, if that fails."""
+        with self._load_lock:
+            before = dict(self._scratch), dict(self._state_arenas), dict(self._named_state)
+            initialised = set(self._initialised)
             try:
-                return self._allocate(name, private)
+                yield
             except BaseException:
-                self._scratch, self._state_arenas = before
+                self._scratch, self._state_arenas, self._named_state = before
+                self._initialised = initialised
                 raise
 
     def _allocate(self, name: str, private: bool) -> MethodMemory:
