@@ -310,6 +310,19 @@ def test_rows_times_4_bits_in_blocks() -> None:
     )
 
 
+def test_pixels_quantized_at_run_time() -> None:
+    """XNNPACK quantizes for a pointwise convolution as for a fully connected node."""
+    graph = GraphBuilder()
+    source = graph.input((2, 8, 8, 4))
+    whole = graph.value((2, 8, 8, 4), "qdint8", Rows(3))
+    target = graph.output((2, 8, 8, 6))
+    graph.unary("Convert", source, whole)
+    filters, _ = weight(graph, (6, 1, 1, 4), 0, per_channel=True)
+    bias_id = graph.constant(floats((6,)))
+    graph.conv("Conv2d", (whole, filters, bias_id, target), kernel=(1, 1), channels=(4, 6))
+    agree(graph.program(), [floats((2, 8, 8, 4))], rtol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["Conv2d", "ConvTranspose2d"])
 def test_images_quantized_at_run_time(kind: str) -> None:
     graph = GraphBuilder()

@@ -292,7 +292,9 @@ class BoundCall:
             return
         if value.datatype in LATTICE:
             return
-        planner.set_target(value, self._target(planner, value, var))
+        order = self._delegate.argument(value.external_id).dim_order
+        dense = order == tuple(range(len(order)))
+        planner.set_target(value, self._target(planner, value, var), dense=dense)
 
     def _target(self, planner: Planner, value: Value, var: Var | None) -> Operand:
         known = planner.target(value.id)

@@ -9,6 +9,7 @@ import torch
 from pteron.errors import DelegateMemoryAllocationFailedError
 
 _ALIGNMENT = 64
+_SMALL = 1 << 16
 
 
 class BufferPool:
@@ -26,12 +27,14 @@ class BufferPool:
         """Bytes of all blocks, lent or not."""
 
     def take(self, nbytes: int) -> torch.Tensor:
-        """Lend the smallest free block with that many bytes, or a new one."""
-        fitting = [block for block in self._free if block.numel() >= nbytes]
-        if fitting:
-            block = min(fitting, key=torch.Tensor.numel)
-            self._free = [other for other in self._free if other is not block]
-            return block
+        """Lend a free block, or make one.
+
+        The block that came back last is the likeliest to be in the processor's cache. One that is
+        much too large is kept for what needs it.
+        """
+        for index in range(len(self._free) - 1, -1, -1):
+            if nbytes <= self._free[index].numel() <= max(4 * nbytes, _SMALL):
+                return self._free.pop(index)
         size = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         try:
             block = torch.empty(size, dtype=torch.uint8, device=self.device)

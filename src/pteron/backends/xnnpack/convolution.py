@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from math import inf
 
 import torch
 
 from pteron.backends.xnnpack import elementwise, linear, quantized
-from pteron.backends.xnnpack.graph import (
-    Convolution,
-    Datatype,
-    Node,
-    NodeKind,
-    Value,
-)
+from pteron.backends.xnnpack.graph import Convolution, Datatype, Node, NodeKind
 from pteron.backends.xnnpack.planner import LATTICE, NCHW, NHWC, Operand, Planner, lowers
-
-_ROW_QUANTIZED = frozenset({Datatype.QDINT8, Datatype.QPINT8})
 
 
 @lowers(NodeKind.CONV_2D, NodeKind.DEPTHWISE_CONV_2D, NodeKind.CONV_TRANSPOSE_2D)
@@ -25,83 +17,61 @@ def lower_convolution(planner: Planner, node: Node) -> None:
     """Record a convolution, and the clamp behind it."""
     node = elementwise.fuse_clamp(planner, node)
     kind = planner.value(node.inputs[0]).datatype
-    if kind in LATTICE:
+    if not planner.value(node.inputs[1]).is_constant:
+        planner.refuse(f"{node}: filters that are no constant")
+    if node.is_pointwise:
+        linear.lower_product(planner, node)
+    elif kind in LATTICE:
         _whole(planner, node)
-    elif kind in _ROW_QUANTIZED:
+    elif kind in (Datatype.QDINT8, Datatype.QPINT8):
         _rows(planner, node)
     else:
         _float(planner, node)
 
 
-def torch_order(filters: torch.Tensor, node: Node) -> torch.Tensor:
-    """Return filters in torch's order of dimensions.
-
-    Theirs is (out, kh, kw, in of a group); depthwise (1, kh, kw, out).
-    """
-    options = node.options
-    assert isinstance(options, Convolution)
-    if node.kind is NodeKind.DEPTHWISE_CONV_2D:
-        return filters.permute(3, 0, 1, 2)
-    if node.kind is NodeKind.CONV_2D:
-        return filters.permute(0, 3, 1, 2)
-    grouped = filters.view(options.groups, options.group_output_channels, *filters.shape[1:])
-    return grouped.permute(0, 4, 1, 2, 3).flatten(0, 1)  # (in, out of a group, kh, kw)
-
-
-def _filters(
-    planner: Planner, node: Node, recipe: str, make: Callable[[Value], torch.Tensor]
-) -> torch.Tensor:
-    """Return filters ready for :func:`convolve`."""
-    value = planner.value(node.inputs[1])
-    if not value.is_constant:
-        planner.refuse(f"{node}: filters that are no constant")
-    return planner.constants.prepared(
-        (recipe, node.kind, node.options),
-        (value,),
-        lambda: torch_order(make(value), node).contiguous(memory_format=torch.channels_last),
-    )
-
-
-def convolve(
-    planner: Planner, node: Node, image: Operand, filters: torch.Tensor, bias: Operand | None
-) -> Operand:
-    """Record the convolution itself and return its result."""
-    options = node.options
-    assert isinstance(options, Convolution)
-    top, right, bottom, left = options.padding
-    tape = planner.tape
-    if node.kind is NodeKind.CONV_TRANSPOSE_2D:
-        if (top, left) != (bottom, right):
-            planner.refuse(f"{node}: padding on one side only")
-        return tape.value(
-            torch.conv_transpose2d,
-            *(image, filters, bias, options.stride, (top, left)),
-            *(options.adjustment, options.groups, options.dilation),
-        )
-    both = (min(top, bottom), min(left, right))
-    extra = [left - both[1], right - both[1], top - both[0], bottom - both[0]]
-    if any(extra):
-        image = tape.value(torch.constant_pad_nd, image, extra)
-    return tape.value(
-        torch.conv2d, image, filters, bias, options.stride, both, options.dilation, options.groups
-    )
-
-
 def _float(planner: Planner, node: Node) -> None:
-    (target,) = node.outputs
-    constants = planner.constants
-    filters = _filters(planner, node, "float", lambda value: constants.plain(value).float())
-    image = planner.x(node.inputs[0], NCHW)
-    if planner.float_type(node.inputs[0]) is not torch.float32:
-        image = (
-            planner.tape.method(image, "float")
-            if not isinstance(image, torch.Tensor)
-            else (planner.tape.value(torch.Tensor.float, image))
-        )
+    constants, value = planner.constants, planner.value(node.inputs[1])
     bias = linear.float_bias(planner, node)
-    result = convolve(planner, node, image, filters, bias)
+    convolution = Filters(planner, node, "float", lambda: constants.plain(value).float())
+    result = convolution.apply(bias, node.output_min, node.output_max)
+    _hold(planner, node.outputs[0], result)
+
+
+def _whole(planner: Planner, node: Node) -> None:
+    """Record a convolution of 8-bit values: sums of whole numbers, scaled and rounded."""
+    constants, value = planner.constants, planner.value(node.inputs[1])
+    bias, scales = linear.whole_bias(planner, node), linear.output_scales(planner, node)
+    convolution = Filters(planner, node, "whole", lambda: constants.whole(value))
+    result = convolution.apply(bias)
+    planner.tape.call(torch.Tensor.mul_, result, scales.view(1, -1, 1, 1))
+    quantized.settle(planner, result, node)
+    planner.result(node.outputs[0], result, NHWC)
+
+
+def _rows(planner: Planner, node: Node) -> None:
+    """Record a convolution of images quantized at run time, one by one or pixel by pixel."""
+    constants, value = planner.constants, planner.value(node.inputs[1])
+
+    def scaled() -> torch.Tensor:
+        scales = constants.scales(value)
+        shape = [1] * len(value.dims)
+        shape[3 if node.kind is NodeKind.DEPTHWISE_CONV_2D else 0] = scales.numel()
+        return constants.whole(value) * scales.view(shape)
+
+    result = Filters(planner, node, "scaled", scaled).apply(None)
+    step = planner.find(node.inputs[0]).scale
+    assert isinstance(step, torch.Tensor)
+    if step.numel() != planner.shapes[node.inputs[0]][0]:
+        planner.refuse(f"{node}: an image whose pixels are quantized one by one")
+    step = step.view(-1, 1, 1, 1)
+    bias = linear.float_bias(planner, node)
+    if bias is None:
+        planner.tape.call(torch.Tensor.mul_, result, step)
+    else:
+        assert isinstance(bias, torch.Tensor)
+        planner.tape.call(torch.addcmul, bias.view(1, -1, 1, 1), result, step, out=result)
     elementwise.clamp(planner, node, result)
-    _hold(planner, target, result)
+    _hold(planner, node.outputs[0], result)
 
 
 def _hold(planner: Planner, target: int, result: Operand) -> None:
@@ -112,37 +82,76 @@ def _hold(planner: Planner, target: int, result: Operand) -> None:
     planner.result(target, result, NHWC)
 
 
-def _whole(planner: Planner, node: Node) -> None:
-    """Record a convolution of 8-bit values: sums of whole numbers, scaled and rounded."""
-    filters = _filters(planner, node, "whole", planner.constants.whole)
-    image = planner.x(node.inputs[0], NCHW)
-    result = convolve(planner, node, image, filters, linear.whole_bias(planner, node))
-    scales = linear.output_scales(planner, node)
-    planner.tape.call(torch.Tensor.mul_, result, scales.view(1, -1, 1, 1))
-    quantized.settle(planner, result, node)
-    planner.result(node.outputs[0], result, NHWC)
+class Filters:
+    """A convolution's filters, in float32, as the kernel that will run wants them.
 
+    ``make`` gives them in the file's order of dimensions, (out, kh, kw, in of a group), or
+    (1, kh, kw, out) if depthwise; ``recipe`` tells apart what is made of the same constant.
+    """
 
-def _rows(planner: Planner, node: Node) -> None:
-    """Record a convolution of images quantized at run time, one by one."""
-    constants = planner.constants
+    def __init__(
+        self, planner: Planner, node: Node, recipe: str, make: Callable[[], torch.Tensor]
+    ) -> None:
+        assert isinstance(node.options, Convolution)
+        self._planner = planner
+        self._node = node
+        self._options = options = node.options
+        top, right, bottom, left = options.padding
+        self._padding = (min(top, bottom), min(left, right))
+        vertical, horizontal = self._padding
+        self._extra = [left - horizontal, right - horizontal, top - vertical, bottom - vertical]
+        self._packs = planner.uses_onednn and node.kind is not NodeKind.CONV_TRANSPOSE_2D
+        image = self._image_shape() if self._packs else None
+        self._filters = planner.constants.prepared(
+            (recipe, node.kind, options, image),
+            (planner.value(node.inputs[1]),),
+            lambda: self._prepare(make(), image),
+        )
 
-    def scaled(value: Value) -> torch.Tensor:
-        scales = constants.scales(value)
-        shape = [1] * len(value.dims)
-        shape[3 if node.kind is NodeKind.DEPTHWISE_CONV_2D else 0] = scales.numel()
-        return constants.whole(value) * scales.view(shape)
+    def _image_shape(self) -> tuple[int, ...]:
+        """Return (n, c, h, w) of what the kernel sees, after padding that it does not do."""
+        n, h, w, c = self._planner.shapes[self._node.inputs[0]]
+        left, right, top, bottom = self._extra
+        return n, c, h + top + bottom, w + left + right
 
-    filters = _filters(planner, node, "scaled", scaled)
-    image = planner.x(node.inputs[0], NCHW)
-    step: Any = planner.find(node.inputs[0]).scale
-    result = convolve(planner, node, image, filters, None)
-    step = step.view(-1, 1, 1, 1)
-    bias = linear.float_bias(planner, node)
-    if bias is None:
-        planner.tape.call(torch.Tensor.mul_, result, step)
-    else:
-        assert isinstance(bias, torch.Tensor)
-        planner.tape.call(torch.addcmul, bias.view(1, -1, 1, 1), result, step, out=result)
-    elementwise.clamp(planner, node, result)
-    _hold(planner, node.outputs[0], result)
+    def _prepare(self, filters: torch.Tensor, image: tuple[int, ...] | None) -> torch.Tensor:
+        options, kind = self._options, self._node.kind
+        if kind is NodeKind.DEPTHWISE_CONV_2D:
+            filters = filters.permute(3, 0, 1, 2)
+        elif kind is NodeKind.CONV_2D:
+            filters = filters.permute(0, 3, 1, 2)
+        else:
+            shape = (options.groups, options.group_output_channels, *filters.shape[1:])
+            filters = filters.view(shape).permute(0, 4, 1, 2, 3).flatten(0, 1)
+        dense = filters.contiguous(memory_format=torch.channels_last)
+        if image is None:
+            return dense
+        pack: Callable[..., torch.Tensor] = torch._C._nn.mkldnn_reorder_conv2d_weight
+        geometry = (self._padding, options.stride, options.dilation, options.groups)
+        return pack(dense.contiguous().to_mkldnn(), *geometry, image)
+
+    def apply(self, bias: Operand | None, low: float = -inf, high: float = inf) -> Operand:
+        """Record the convolution of the node's input, and a clamp; (n, c, h, w) is the result."""
+        planner, options, tape = self._planner, self._options, self._planner.tape
+        image = planner.x(self._node.inputs[0], NCHW)
+        if planner.float_type(self._node.inputs[0]) is not torch.float32:
+            image = tape.value(torch.Tensor.float, image)
+        if any(self._extra):
+            image = tape.value(torch.constant_pad_nd, image, self._extra)
+        if self._packs:
+            clamp = elementwise.onednn_clamp(low, high)
+            return tape.value(
+                torch.ops.mkldnn._convolution_pointwise.default,
+                *(image, self._filters, bias, self._padding, options.stride),
+                *(options.dilation, options.groups, *clamp),
+            )
+        transposed = self._node.kind is NodeKind.CONV_TRANSPOSE_2D
+        result = tape.value(
+            torch._convolution,
+            *(image, self._filters, bias, options.stride, self._padding, options.dilation),
+            *(transposed, options.adjustment if transposed else (0, 0), options.groups),
+            *(False, False, True, False),  # the last: no rounding to TF32 on CUDA
+        )
+        if low != -inf or high != inf:
+            tape.call(torch.clamp_, result, low, high)
+        return result

@@ -360,6 +360,22 @@ class Node:
         """Whether the output is limited to a range."""
         return self.output_min != -inf or self.output_max != inf
 
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether it is a convolution that is one product of matrices, its rows the pixels.
+
+        XNNPACK makes a fully connected node of these (``xnn_define_convolution_2d``).
+        """
+        options = self.options
+        return (
+            isinstance(options, Convolution)
+            and self.kind is NodeKind.CONV_2D
+            and options.kernel == options.stride == (1, 1)
+            and options.groups == 1
+            and not any(options.padding)
+            and options.group_input_channels + options.group_output_channels > 2
+        )
+
     def __str__(self) -> str:
         return (
             f"{self.kind.name.lower()}({', '.join(map(str, self.inputs))}) -> "

@@ -6,16 +6,24 @@ from math import prod
 
 import torch
 
-from pteron.backends.xnnpack import elementwise, quantized
+from pteron.backends.xnnpack import elementwise, integers, quantized
 from pteron.backends.xnnpack.graph import (
     FLAG_TRANSPOSE_A,
     FLAG_TRANSPOSE_WEIGHTS,
     Datatype,
     Node,
     NodeKind,
-    Value,
 )
+from pteron.backends.xnnpack.integers import Packed
 from pteron.backends.xnnpack.planner import LATTICE, Operand, Planner, lowers
+from pteron.backends.xnnpack.weights import (
+    Reordered,
+    Stored,
+    channel_scales,
+    reordered_weights,
+    times_blocks,
+    weights_of,
+)
 
 _ROW_QUANTIZED = frozenset({Datatype.QDINT8, Datatype.QPINT8})
 
@@ -23,64 +31,107 @@ _ROW_QUANTIZED = frozenset({Datatype.QDINT8, Datatype.QPINT8})
 @lowers(NodeKind.FULLY_CONNECTED)
 def lower_fully_connected(planner: Planner, node: Node) -> None:
     """Record ``x @ weights + bias``."""
-    node = elementwise.fuse_clamp(planner, node)
-    weights = planner.value(node.inputs[1])
+    lower_product(planner, elementwise.fuse_clamp(planner, node))
+
+
+def lower_product(planner: Planner, node: Node) -> None:
+    """Record a fully connected node, or a pointwise convolution, which is one."""
     kind = planner.value(node.inputs[0]).datatype
     if kind in LATTICE:
-        _fully_connected_whole(planner, node)
+        _whole(planner, node)
     elif kind in _ROW_QUANTIZED:
-        _fully_connected_rows(planner, node)
-    elif weights.datatype.is_float:
-        _fully_connected_float(planner, node)
+        _rows(planner, node)
     else:
-        _fully_connected_widened(planner, node)
+        _float(planner, node)
 
 
-def _matrix_in(planner: Planner, number: int, *, exact: bool) -> Operand:
-    """Return an input as a matrix; in float32 if ``exact``."""
+def matrix_of(planner: Planner, number: int) -> Operand:
+    """Return an input as a float32 matrix: rows of its last dimension."""
     shape = planner.find(number).shape
-    matrix = planner.reshaped(planner.x(number), (prod(shape[:-1]), shape[-1]))
-    if exact and planner.float_type(number) is not torch.float32:
-        wide = planner.scratch((prod(shape[:-1]), shape[-1]))
-        planner.tape.call(torch.Tensor.copy_, wide, matrix)
-        return wide
-    return matrix
-
-
-def _matrix_out(planner: Planner, number: int) -> tuple[Operand, Operand]:
-    """Return where a node's output goes, as it is and as a float32 matrix to compute into."""
-    into, shape = planner.out(number), planner.shapes[number]
     flat = (prod(shape[:-1]), shape[-1])
-    if planner.float_type(number) is not torch.float32:
-        return into, planner.scratch(flat)
-    if isinstance(into, torch.Tensor) and not into.is_contiguous():
-        return into, planner.scratch(flat)
-    if isinstance(into, torch.Tensor):
-        return into, into.view(flat)
-    return into, planner.reshaped(into, flat)
+    matrix = planner.reshaped(planner.x(number), flat)
+    if planner.float_type(number) is torch.float32:
+        return matrix
+    wide = planner.scratch(flat)
+    planner.tape.call(torch.Tensor.copy_, wide, matrix)
+    return wide
 
 
-def _store(planner: Planner, node: Node, into: Operand, matrix: Operand) -> None:
-    """Record a copy of the result to where it has to go, if it was computed elsewhere."""
-    shape = planner.shapes[node.outputs[0]]
-    if isinstance(into, torch.Tensor) and isinstance(matrix, torch.Tensor):
-        if into.data_ptr() != matrix.data_ptr():
-            planner.tape.call(torch.Tensor.copy_, into, matrix.view(shape))
-    elif isinstance(matrix, torch.Tensor):
-        planner.tape.call(torch.Tensor.copy_, into, matrix.view(shape))
+class Product:
+    """Records one product, and holds it as a node's output when what follows is recorded too.
 
+    ``result`` is a float32 matrix on which to work in place.
+    """
 
-def _in_by_out(planner: Planner, node: Node) -> Operand:
-    """Return float weights as an (in, out) matrix in float32."""
-    number = node.inputs[1]
-    value = planner.value(number)
-    matrix: Operand
-    if value.is_constant and value.datatype is not Datatype.FP32:
-        constants = planner.constants
-        matrix = constants.prepared("float32", (value,), lambda: constants.plain(value).float())
-    else:
-        matrix = _matrix_in(planner, number, exact=True)
-    return matrix if node.flags & FLAG_TRANSPOSE_WEIGHTS else planner.permuted(matrix, (1, 0))
+    def __init__(
+        self,
+        planner: Planner,
+        node: Node,
+        matrix: Operand,
+        weights: Operand | Stored | Packed | Reordered,
+        bias: Operand | None = None,
+    ) -> None:
+        self._planner = planner
+        (self._number,) = node.outputs
+        self._shape = planner.shapes[self._number]
+        flat = (prod(self._shape[:-1]), self._shape[-1])
+        self._target: Operand | None = None
+        self.result: Operand
+        if isinstance(weights, Packed):
+            assert bias is None or isinstance(bias, torch.Tensor)
+            self.result = integers.record_product(planner, node, matrix, weights, bias)
+            return
+        if isinstance(weights, Reordered):
+            self.result = planner.tape.value(
+                torch.ops.mkldnn._linear_pointwise.default,
+                *(matrix, weights.weights, bias),
+                *elementwise.onednn_clamp(node.output_min, node.output_max),
+            )
+            return
+        self._target = planner.out(self._number)
+        view = planner.dense_view(self._target, flat)
+        if planner.float_type(self._number) is not torch.float32 or view is None:
+            view = planner.scratch(flat)
+        self.result = view
+        if isinstance(weights, Stored):
+            self._multiply_pieces(matrix, weights, bias)
+        else:
+            self._multiply(matrix, weights, bias, view)
+
+    def _multiply(
+        self, matrix: Operand, weights: Operand, bias: Operand | None, into: Operand
+    ) -> None:
+        tape = self._planner.tape
+        if bias is None:
+            tape.call(torch.mm, matrix, weights, out=into)
+        else:
+            tape.call(torch.addmm, bias, matrix, weights, out=into)
+
+    def _multiply_pieces(self, matrix: Operand, weights: Stored, bias: Operand | None) -> None:
+        planner = self._planner
+        inner, _ = weights.shape
+        pieces = weights.pieces()
+        room = planner.scratch((pieces[0][1], inner))
+        for begin, end in pieces:
+            wide = room[: end - begin]
+            planner.tape.call(torch.Tensor.copy_, wide, weights.numbers[begin:end])
+            if weights.blocks is not None:
+                planner.tape.call(times_blocks, wide, weights.blocks[begin:end])
+            into = planner.narrowed(self.result, 1, begin, end - begin)
+            part = None if bias is None else planner.narrowed(bias, 0, begin, end - begin)
+            self._multiply(matrix, wide.t(), part, into)
+
+    def hold(self) -> None:
+        """Hold the result as the node's output."""
+        planner = self._planner
+        shaped = planner.reshaped(self.result, self._shape)
+        if self._target is None:
+            dtype = planner.float_type(self._number)
+            if dtype is not torch.float32:
+                shaped = planner.tape.value(torch.Tensor.to, shaped, dtype)
+            planner.result(self._number, shaped)
+        elif not planner.shares_memory(self._target, self.result):
+            planner.tape.call(torch.Tensor.copy_, self._target, shaped)
 
 
 def float_bias(planner: Planner, node: Node) -> Operand | None:
@@ -94,98 +145,64 @@ def float_bias(planner: Planner, node: Node) -> Operand | None:
     return planner.x(node.inputs[2])
 
 
-def _multiply(
-    planner: Planner, matrix: Operand, weights: Operand, bias: Operand | None, into: Operand
-) -> None:
-    if bias is None:
-        planner.tape.call(torch.mm, matrix, weights, out=into)
-    else:
-        planner.tape.call(torch.addmm, bias, matrix, weights, out=into)
-
-
-def _fully_connected_float(planner: Planner, node: Node) -> None:
+def _float(planner: Planner, node: Node) -> None:
     """Record a product in float32, whatever floats it is between."""
-    matrix = _matrix_in(planner, node.inputs[0], exact=True)
-    weights, bias = _in_by_out(planner, node), float_bias(planner, node)
-    into, result = _matrix_out(planner, node.outputs[0])
-    _multiply(planner, matrix, weights, bias, result)
-    elementwise.clamp(planner, node, result)
-    _store(planner, node, into, result)
-
-
-# -- quantized weights ----------------------------------------------------------------------------
-
-
-def scaled_weights(planner: Planner, value: Value, *, transposed: bool) -> torch.Tensor:
-    """Return quantized weights times their scales: (in, out), in float32.
-
-    The matrix in memory is (out, in), as the file has it.
-    """
-
-    def make() -> torch.Tensor:
-        whole, scales = planner.constants.whole(value), planner.constants.scales(value)
-        if scales.dim() == 2:  # one a block
-            blocks = whole.view(*scales.shape, -1)
-            return (blocks * scales.unsqueeze(-1)).view(whole.shape)
-        axis = 1 if transposed else 0
-        shape = [1, 1]
-        shape[axis] = scales.numel()
-        return whole * scales.view(shape)
-
-    matrix = planner.constants.prepared(("scaled", transposed), (value,), make)
-    return matrix if transposed else matrix.t()
-
-
-def _constant_weights(planner: Planner, node: Node) -> Value:
+    reordered = reordered_weights(planner, node)
+    if reordered is not None:
+        matrix, bias = matrix_of(planner, node.inputs[0]), float_bias(planner, node)
+        Product(planner, node, matrix, reordered, bias).hold()
+        return
     value = planner.value(node.inputs[1])
-    if not value.is_constant:
-        planner.refuse(f"{node}: quantized weights that are no constant")
-    return value
-
-
-def _fully_connected_rows(planner: Planner, node: Node) -> None:
-    """Record a product of values quantized at run time, row by row, with quantized weights."""
-    (source, _, *bias_ids), (target,) = node.inputs, node.outputs
-    transposed = bool(node.flags & FLAG_TRANSPOSE_WEIGHTS)
-    weights = scaled_weights(planner, _constant_weights(planner, node), transposed=transposed)
-    step = planner.find(source).scale
-    matrix = _matrix_in(planner, source, exact=True)
-    into, result = _matrix_out(planner, target)
-    planner.tape.call(torch.mm, matrix, weights, out=result)
-    if bias_ids:
-        bias = float_bias(planner, node)
-        planner.tape.call(torch.addcmul, bias, result, step, out=result)
+    weights: Operand | Stored
+    if value.datatype is Datatype.FP32 or not value.is_constant:
+        weights = matrix_of(planner, node.inputs[1])
+        if not node.flags & FLAG_TRANSPOSE_WEIGHTS:
+            weights = planner.permuted(weights, (1, 0))
     else:
-        planner.tape.call(torch.Tensor.mul_, result, step)
-    elementwise.clamp(planner, node, result)
-    _store(planner, node, into, result)
+        weights = weights_of(planner, node)
+    bias, scales = float_bias(planner, node), channel_scales(planner, node)
+    matrix = matrix_of(planner, node.inputs[0])
+    if scales is None:
+        product = Product(planner, node, matrix, weights, bias)
+    else:
+        product = Product(planner, node, matrix, weights)
+        planner.tape.call(torch.Tensor.mul_, product.result, scales)
+        if bias is not None:
+            planner.tape.call(torch.Tensor.add_, product.result, bias)
+    elementwise.clamp(planner, node, product.result)
+    product.hold()
 
 
-def _fully_connected_widened(planner: Planner, node: Node) -> None:
-    """Record a product of floats with weights that are stored as 8 or 4 bits."""
-    transposed = bool(node.flags & FLAG_TRANSPOSE_WEIGHTS)
-    weights = scaled_weights(planner, _constant_weights(planner, node), transposed=transposed)
-    matrix, bias = _matrix_in(planner, node.inputs[0], exact=True), float_bias(planner, node)
-    into, result = _matrix_out(planner, node.outputs[0])
-    _multiply(planner, matrix, weights, bias, result)
-    elementwise.clamp(planner, node, result)
-    _store(planner, node, into, result)
+def _rows(planner: Planner, node: Node) -> None:
+    """Record a product of values quantized at run time, row by row, with quantized weights."""
+    step, scales = planner.find(node.inputs[0]).scale, channel_scales(planner, node)
+    matrix = matrix_of(planner, node.inputs[0])
+    product = Product(planner, node, matrix, _integer_weights(planner, node))
+    if scales is not None:
+        planner.tape.call(torch.Tensor.mul_, product.result, scales)
+    bias = float_bias(planner, node)
+    if bias is None:
+        planner.tape.call(torch.Tensor.mul_, product.result, step)
+    else:
+        planner.tape.call(torch.addcmul, bias, product.result, step, out=product.result)
+    elementwise.clamp(planner, node, product.result)
+    product.hold()
 
 
-def _fully_connected_whole(planner: Planner, node: Node) -> None:
+def _whole(planner: Planner, node: Node) -> None:
     """Record a product of 8-bit values: sums of whole numbers, scaled and rounded."""
-    value = _constant_weights(planner, node)
-    constants = planner.constants
-    weights = constants.prepared("whole", (value,), lambda: constants.whole(value))
-    if not node.flags & FLAG_TRANSPOSE_WEIGHTS:
-        weights = weights.t()
-    bias = whole_bias(planner, node)
-    matrix = _matrix_in(planner, node.inputs[0], exact=False)
-    into, result = _matrix_out(planner, node.outputs[0])
-    _multiply(planner, matrix, weights, bias, result)
-    planner.tape.call(torch.Tensor.mul_, result, output_scales(planner, node))
-    quantized.settle(planner, result, node)
-    _store(planner, node, into, result)
+    matrix, bias = matrix_of(planner, node.inputs[0]), whole_bias(planner, node)
+    product = Product(planner, node, matrix, _integer_weights(planner, node), bias)
+    planner.tape.call(torch.Tensor.mul_, product.result, output_scales(planner, node))
+    quantized.settle(planner, product.result, node)
+    product.hold()
+
+
+def _integer_weights(planner: Planner, node: Node) -> Operand | Stored | Packed:
+    """Return weights as the kernel wants them that is the fastest for whole numbers."""
+    rows = prod(planner.shapes[node.inputs[0]][:-1])
+    packed = integers.packed_weights(planner, node, rows)
+    return weights_of(planner, node) if packed is None else packed
 
 
 def whole_bias(planner: Planner, node: Node) -> torch.Tensor | None:

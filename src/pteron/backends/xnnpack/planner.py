@@ -43,7 +43,9 @@ is exact up to 2^24."""
 class Held:
     """Where a value is: ``base.permute(perm)`` has the dimensions that the graph gives it.
 
-    ``scale`` is set for values that are quantized at run time.
+    ``scale`` and ``zero`` are set for values that are quantized at run time: the scale and the
+    zero point of each row. ``bytes`` and ``turned`` are the same numbers as integer products take
+    them, made for the first that needs them; ``extras`` is their memory.
     """
 
     base: Operand
@@ -51,7 +53,11 @@ class Held:
     dtype: torch.dtype
     block: Block
     perm: Perm | None = None
-    scale: Operand | None = None
+    scale: torch.Tensor | None = None
+    zero: torch.Tensor | None = None
+    bytes: torch.Tensor | None = None
+    turned: torch.Tensor | None = None
+    extras: list[Block] = field(default_factory=list)
     views: dict[Perm, Var] = field(default_factory=dict)
 
     @property
@@ -98,6 +104,7 @@ class Planner:
         self.graph = graph
         self.constants = constants
         self.device = pool.device
+        self.uses_onednn = pool.device.type == "cpu" and torch._C._has_mkldnn
         self.tape = Tape()
         self.where = where
         self.held: dict[int, Held] = {}
@@ -112,6 +119,7 @@ class Planner:
         self._left.update(value.id for value in graph.outputs)
         self._vars: Counter[Var] = Counter()
         self._views: set[Var] = set()
+        self._dense: set[Var] = set()
         self._scratch: list[Block] = []
         self._absorbed: set[int] = set()
         self._also_read: list[int] = []
@@ -125,9 +133,14 @@ class Planner:
         self.shapes[value.id] = shape
         self._hold(value.id, Held(base, shape, dtype, Block(writable=False), perm))
 
-    def set_target(self, value: Value, target: Operand) -> None:
-        """Say where a float output has to go: a tensor with the value's dimensions."""
+    def set_target(self, value: Value, target: Operand, *, dense: bool) -> None:
+        """Say where a float output has to go: a tensor with the value's dimensions.
+
+        ``dense`` is whether its elements lie in their order.
+        """
         self._targets[value.id] = target
+        if dense and isinstance(target, Var):
+            self._dense.add(target)
 
     def target(self, number: int) -> Operand | None:
         """Return where an output has to go, if that was said."""
@@ -186,6 +199,10 @@ class Planner:
         self.shapes.update(zip(node.outputs, shapes, strict=True))
 
     # -- nodes that do the work of others ----------------------------------------------------------
+
+    def consumers(self, number: int) -> list[Node]:
+        """Return the nodes that read a value."""
+        return [self.graph.nodes[index] for index in self._consumers.get(number, [])]
 
     def only_consumer(self, number: int) -> tuple[int, Node] | None:
         """Return the one node that reads a value which nobody else needs."""
@@ -321,7 +338,7 @@ class Planner:
     def alias(self, number: int, source: int, base: Operand, perm: Perm | None = None) -> None:
         """Say that a node's output, ``base.permute(perm)``, shares memory with an input."""
         held = self.find(source)
-        held = Held(base, self.shapes[number], held.dtype, held.block, perm, held.scale)
+        held = Held(base, self.shapes[number], held.dtype, held.block, perm, held.scale, held.zero)
         self._hold(number, held)
 
     def scratch(self, shape: Shape, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -331,11 +348,24 @@ class Planner:
         self._scratch.append(block)
         return tensor
 
+    def keep(self, number: int, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+        """Return memory that is needed as long as a value is."""
+        block, tensor = self._take(shape, dtype)
+        block.users = 1
+        self.held[number].extras.append(block)
+        return tensor
+
     def permuted(self, base: Operand, perm: Perm) -> Operand:
         """Return a view with its dimensions in another order."""
         if isinstance(base, torch.Tensor):
             return base.permute(perm)
         return self.tape.method(base, "permute", *perm)
+
+    def narrowed(self, base: Operand, axis: int, begin: int, size: int) -> Operand:
+        """Return a part of a tensor, as a view."""
+        if isinstance(base, torch.Tensor):
+            return base if base.shape[axis] == size else base.narrow(axis, begin, size)
+        return self.tape.method(base, "narrow", axis, begin, size)
 
     def reshaped(self, base: Operand, shape: Shape) -> Operand:
         """Return the elements in another shape: a view if their order in memory allows it."""
@@ -347,6 +377,18 @@ class Planner:
             dense = self.scratch(tuple(base.shape), base.dtype)
             self.tape.call(torch.Tensor.copy_, dense, base)
             return dense.view(shape)
+
+    def dense_view(self, base: Operand, shape: Shape) -> Operand | None:
+        """Return a view in another shape; None if the elements do not lie in their order."""
+        if isinstance(base, torch.Tensor):
+            return base.view(shape) if base.is_contiguous() else None
+        return self.tape.method(base, "view", list(shape)) if base in self._dense else None
+
+    def shares_memory(self, one: Operand, other: Operand) -> bool:
+        """Whether one of the operands that :meth:`dense_view` gives and takes is the other."""
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+            return one.data_ptr() == other.data_ptr()
+        return not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor)
 
     def _take(self, shape: Shape, dtype: torch.dtype) -> tuple[Block, torch.Tensor]:
         nbytes = dtype.itemsize
@@ -368,7 +410,8 @@ class Planner:
 
     def _release(self, number: int) -> None:
         held = self.held[number]
-        held.block.release()
+        for block in (held.block, *held.extras):
+            block.release()
         dead = list(held.views.values())
         held.views.clear()
         if isinstance(held.base, Var):

@@ -118,35 +118,40 @@ def lower_quantize_rows(planner: Planner, node: Node) -> None:
     quantization = planner.value(target).quantization
     assert isinstance(quantization, PerToken)
     shape = planner.shapes[target]
-    inner = shape[len(shape) - quantization.num_nonbatch_dims :]
+    dims = quantization.num_nonbatch_dims
+    if any(reader.is_pointwise for reader in planner.consumers(target)):
+        dims = 1  # as of a fully connected node
+    inner = shape[len(shape) - dims :]
     rows = math.prod(shape[: len(shape) - len(inner)])
     whole = planner.out(target)
     assert isinstance(whole, torch.Tensor)
     flat = (rows, math.prod(inner))
-    step = torch.empty((rows, 1), device=planner.device)
+    step, zero = (torch.empty((rows, 1), device=planner.device) for _ in range(2))
     x = planner.reshaped(planner.x(source), flat)
-    planner.tape.call(quantize_rows, x, whole.view(flat), step)
-    planner.held[target].scale = step
+    planner.tape.call(quantize_rows, x, whole.view(flat), step, zero)
+    held = planner.held[target]
+    held.scale, held.zero = step, zero
 
 
-def quantize_rows(x: torch.Tensor, whole: torch.Tensor, step: torch.Tensor) -> None:
-    """Quantize each row by its own range; write whole numbers, and what one step of a row is.
+def quantize_rows(
+    x: torch.Tensor, whole: torch.Tensor, step: torch.Tensor, zero: torch.Tensor
+) -> None:
+    """Quantize each row by its own range; write whole numbers, less the row's zero point.
+
+    Writes also what one step of a row is, and the zero point.
 
     ``xnn_qd8_asymmetric_quantization_params``: the range is widened to hold 0, and the zero point
     is chosen at the end of the range where rounding costs less.
     """
     x = x.float()
-    low, high = torch.aminmax(x, dim=1, keepdim=True)
-    low.clamp_(max=0)
-    high.clamp_(min=0)
+    low, high = torch.amin(x, 1, True).clamp_(max=0), torch.amax(x, 1, True).clamp_(min=0)
     scale = torch.reciprocal(high - low).mul_(QMAX - QMIN)
     scale.nan_to_num_(nan=1.0, posinf=1.0)  # a row of zeros
     low.mul_(scale)
     high.mul_(scale)
-    zero = torch.where((low + QMIN) + (high + QMAX) > 0, QMIN - low, QMAX - high)
+    torch.where((low + QMIN) + (high + QMAX) > 0, QMIN - low, QMAX - high, out=zero)
     zero.clamp_(QMIN, QMAX).round_()
-    torch.mul(x, scale, out=whole).round_()
-    torch.clamp(whole, QMIN - zero, QMAX - zero, out=whole)
+    torch.mul(x, scale, out=whole).round_().add_(zero).clamp_(QMIN, QMAX).sub_(zero)
     torch.reciprocal(scale, out=step)
 
 
