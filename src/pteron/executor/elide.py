@@ -30,7 +30,7 @@ from pteron.format.schema import (
 )
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
 from pteron.memory.hierarchical_allocator import HierarchicalAllocator
-from pteron.program.dataflow import ET_VIEW, access, operator_name
+from pteron.program.dataflow import ET_VIEW, operator_name
 from pteron.program.memory_plan import PlannedSlot
 
 MAX_INSTRUCTIONS = 4_000
@@ -104,7 +104,7 @@ class CopyElider:
         for number, instruction in enumerate(plan.instructions):
             if number in folded:
                 continue
-            step = access(plan, instruction)
+            step = self._table.memory_plan.steps[number]
             for index in (*step.writes, *step.updates):
                 self._writers.setdefault(index, []).append(number)
             for index in (*step.reads, *step.writes, *step.updates):

@@ -144,7 +144,11 @@ class ValueBuilder:
             self._plan,
             constants,
             moved,
-            frozenset(i for i in written_values(plan) if not isinstance(plan.values[i], Tensor))
+            frozenset(
+                i
+                for i in written_values(plan, self._plan.steps)
+                if not isinstance(plan.values[i], Tensor)
+            )
             | frozenset(i for i in plan.inputs if isinstance(plan.values[i], Null)),
         )
         lists: list[tuple[int, EValue]] = []

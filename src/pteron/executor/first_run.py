@@ -15,7 +15,6 @@ from pteron.executor.evalue import ValueTable
 from pteron.executor.interpreter import Block, run_observed
 from pteron.format.schema import DelegateCall, Tensor
 from pteron.memory.hierarchical_allocator import dense_strides
-from pteron.program.dataflow import access
 
 
 class ShapeCheck:
@@ -30,7 +29,7 @@ class ShapeCheck:
 
     def after(self, instruction: int) -> None:
         """Raise InvalidArgumentError if a result that is static has another shape than planned."""
-        step = access(self._plan, self._plan.instructions[instruction])
+        step = self._table.memory_plan.steps[instruction]
         changed = step.writes + step.updates
         if isinstance(self._plan.instructions[instruction], DelegateCall):
             changed = step.reads

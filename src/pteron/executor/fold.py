@@ -20,7 +20,7 @@ from pteron.format.schema import (
 )
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
 from pteron.memory.hierarchical_allocator import fixed_slot, typed
-from pteron.program.dataflow import access, operator_name
+from pteron.program.dataflow import operator_name
 
 MAX_FOLDED_TENSOR_BYTES = 1 << 16
 """A result that is no view is kept only up to this size: loading must not cost memory."""
@@ -31,8 +31,7 @@ def fold_constants(table: ValueTable, registry: OperatorRegistry) -> frozenset[i
     plan = table.plan
     writers: dict[int, int] = {}
     pinned: set[int] = set(plan.inputs) | set(table.state) | set(table.moved)
-    for instruction in plan.instructions:
-        step = access(plan, instruction)
+    for instruction, step in zip(plan.instructions, table.memory_plan.steps, strict=True):
         for index in step.writes:
             writers[index] = writers.get(index, 0) + 1
         pinned.update(step.updates)

@@ -14,7 +14,7 @@ import torch
 
 from pteron.executor.evalue import ValueTable
 from pteron.format.schema import DelegateCall, JumpFalseCall, KernelCall
-from pteron.program.dataflow import Access, access, operator_name
+from pteron.program.dataflow import Access, operator_name
 
 H2D = "et_copy::_h2d_copy.out"
 D2H = "et_copy::_d2h_copy.out"
@@ -64,8 +64,7 @@ class _Search:
         self._steps = sorted(steps)
         self._copies = copies
         self._sources: dict[torch.device, list[Span]] = {}
-        plan = table.plan
-        self._access = {n: access(plan, plan.instructions[n]) for n in self._steps}
+        self._access = {n: table.memory_plan.steps[n] for n in self._steps}
         self._views = {
             index for step in self._access.values() if step.aliases for index in step.writes
         }

@@ -30,7 +30,6 @@ from pteron.memory.program_memory import ProgramMemory
 from pteron.program.constants import constant_bytes, initial_bytes
 from pteron.program.data_map import NamedDataMap
 from pteron.program.dataflow import first_unwritten
-from pteron.program.memory_plan import MemoryPlan
 from pteron.program.method_meta import MethodMeta
 from pteron.program.verify import verify_method
 
@@ -113,7 +112,7 @@ def _load(
     memory = context.memory.allocate(plan.name, private=private)
     with torch.inference_mode():
         table = ValueBuilder(
-            MemoryPlan(plan),
+            context.memory.plan(plan.name),
             memory,
             context.memory,
             context.bytes_of,
@@ -190,7 +189,7 @@ def _init_delegates(
 ) -> None:
     plan = table.plan
     instance: dict[Any, Any] = {STATE_DOMAIN: {} if private else context.state_domain}
-    unwritten = first_unwritten(plan)
+    unwritten = first_unwritten(plan, table.memory_plan.steps)
     for instruction in plan.instructions:
         if not isinstance(instruction, DelegateCall) or instruction.delegate_index in delegates:
             continue

@@ -29,7 +29,6 @@ from pteron.executor.interpreter import Observer, StepFailed, run, run_observed
 from pteron.executor.outputs import Outputs
 from pteron.format.schema import DelegateCall, KernelCall
 from pteron.memory.program_memory import BufferReport, MethodMemory
-from pteron.program.dataflow import access
 from pteron.program.disasm import format_window
 from pteron.program.method_meta import MethodMeta
 
@@ -61,8 +60,7 @@ class Method:
         self._memory = memory
         self._delegates = dict(delegates)
         self._keep_alive = keep_alive
-        plan = table.plan
-        steps = [access(plan, instruction) for instruction in plan.instructions]
+        steps = table.memory_plan.steps
         read = frozenset(i for step in steps for i in (*step.reads, *step.updates))
         written = frozenset(i for step in steps for i in (*step.writes, *step.updates))
         self._inputs = input_takers(table, read, written)

@@ -18,7 +18,6 @@ from pteron.memory.hierarchical_allocator import (
     torch_dtype,
     typed,
 )
-from pteron.program.dataflow import access
 
 
 class Outputs:
@@ -103,8 +102,7 @@ def _handed_over(table: ValueTable) -> frozenset[int]:
     """Return the outputs whose memory nothing else in the method shares."""
     plan = table.plan
     aliased: set[int] = set(plan.inputs)
-    for instruction in plan.instructions:
-        step = access(plan, instruction)
+    for step in table.memory_plan.steps:
         if step.aliases:
             aliased.update(step.writes)
             aliased.update(step.reads)

@@ -71,6 +71,10 @@ class ProgramMemory:
         self._shared_state_buffers: frozenset[int] | None = None
         self._named_state: dict[str, tuple[torch.Tensor, torch.device]] = {}
 
+    def plan(self, name: str) -> MemoryPlan:
+        """Return the memory plan of a method."""
+        return self._plans[name]
+
     def device(self, buffer: PlannedBuffer) -> torch.device:
         """Return where a buffer lives after the device map."""
         return self._device_map(buffer.device)

@@ -6,11 +6,11 @@ same place as what it is a view of, and nothing writes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pteron.format.schema import DelegateCall, ExecutionPlan, JumpFalseCall, KernelCall, MoveCall
-from pteron.program.dataflow import access
+from pteron.program.dataflow import Access
 
 if TYPE_CHECKING:
     from pteron.program.memory_plan import PlannedSlot
@@ -20,7 +20,10 @@ _MAX_PAIRS = 5_000_000
 
 
 def resolve_aliases(
-    plan: ExecutionPlan, slots: Mapping[int, PlannedSlot], aliases: tuple[int, ...]
+    plan: ExecutionPlan,
+    steps: Sequence[Access],
+    slots: Mapping[int, PlannedSlot],
+    aliases: tuple[int, ...],
 ) -> dict[int, int]:
     """Return for each alias the value whose memory it reads, where that is beyond doubt.
 
@@ -35,8 +38,7 @@ def resolve_aliases(
     writes: dict[int, list[int]] = {index: [-1] for index in plan.inputs}
     reads: dict[int, list[int]] = {}
     fixed: set[int] = set(plan.outputs)
-    for number, instruction in enumerate(plan.instructions):
-        step = access(plan, instruction)
+    for number, (instruction, step) in enumerate(zip(plan.instructions, steps, strict=True)):
         delegate = isinstance(instruction, DelegateCall)
         if delegate or not isinstance(instruction, KernelCall) or _copies_places(plan, instruction):
             fixed.update((*step.reads, *step.writes, *step.updates))

@@ -9,7 +9,7 @@ argument; a primitive operator's result is its last value.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pteron.format.schema import (
@@ -119,6 +119,11 @@ def access(plan: ExecutionPlan, instruction: Instruction) -> Access:
     raise AssertionError(instruction)
 
 
+def accesses(plan: ExecutionPlan) -> tuple[Access, ...]:
+    """Return what each instruction reads and writes; ask ``MemoryPlan.steps``, which keeps it."""
+    return tuple(access(plan, instruction) for instruction in plan.instructions)
+
+
 @dataclass(frozen=True, slots=True)
 class Unwritten:
     """The values that are used as they are found, by why that is right."""
@@ -130,7 +135,7 @@ class Unwritten:
     exporters drop a view of planned memory without an instruction."""
 
 
-def unwritten_values(plan: ExecutionPlan) -> Unwritten:
+def unwritten_values(plan: ExecutionPlan, steps: Sequence[Access]) -> Unwritten:
     """Return the state of a method, and its aliases by address.
 
     State is a tensor, neither constant nor input, that has an initial value or a name in the file,
@@ -163,12 +168,11 @@ def unwritten_values(plan: ExecutionPlan) -> Unwritten:
     written: set[int] = set()
     overwritten: set[int] = set()
     read_after_overwrite: set[int] = set()
-    for instruction in plan.instructions:
+    for instruction, step in zip(plan.instructions, steps, strict=True):
         if isinstance(instruction, DelegateCall):
             state |= _delegate_state(plan, instruction, candidates, written | inputs)
             written.update(instruction.args)
             continue
-        step = access(plan, instruction)
         read_after_overwrite.update(overwritten.intersection(step.reads))
         state.update(i for i in step.reads if i in candidates and i not in written)
         for index in step.updates:
@@ -235,7 +239,7 @@ def _delegate_state(
     }
 
 
-def first_unwritten(plan: ExecutionPlan) -> dict[int, int]:
+def first_unwritten(plan: ExecutionPlan, steps: Sequence[Access]) -> dict[int, int]:
     """Return for each delegate from which argument of its first call on values have no content.
 
     A value has one if it is an input of the method or a constant, has an initial value, or was
@@ -243,9 +247,8 @@ def first_unwritten(plan: ExecutionPlan) -> dict[int, int]:
     """
     known = set(plan.inputs)
     positions: dict[int, int] = {}
-    for instruction in plan.instructions:
+    for instruction, step in zip(plan.instructions, steps, strict=True):
         if not isinstance(instruction, DelegateCall):
-            step = access(plan, instruction)
             known.update(step.writes, step.updates)
             continue
         first = 0
@@ -259,11 +262,10 @@ def first_unwritten(plan: ExecutionPlan) -> dict[int, int]:
     return positions
 
 
-def written_values(plan: ExecutionPlan) -> set[int]:
+def written_values(plan: ExecutionPlan, steps: Sequence[Access]) -> set[int]:
     """Return every value that some instruction may change."""
     changed: set[int] = set()
-    for instruction in plan.instructions:
-        step = access(plan, instruction)
+    for instruction, step in zip(plan.instructions, steps, strict=True):
         changed.update(step.writes, step.updates)
         if isinstance(instruction, DelegateCall):
             changed.update(step.reads)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from pteron.format.schema import HOST, Device, ExecutionPlan, Tensor
 from pteron.program.aliases import resolve_aliases
-from pteron.program.dataflow import Unwritten, access, unwritten_values
+from pteron.program.dataflow import Access, Unwritten, accesses, unwritten_values
 from pteron.program.memory_use import bytes_in_use
 
 
@@ -87,8 +87,13 @@ class MemoryPlan:
         }
 
     @cached_property
+    def steps(self) -> tuple[Access, ...]:
+        """What each instruction reads and writes."""
+        return accesses(self.plan)
+
+    @cached_property
     def _unwritten(self) -> Unwritten:
-        return unwritten_values(self.plan)
+        return unwritten_values(self.plan, self.steps)
 
     @property
     def state(self) -> tuple[int, ...]:
@@ -103,7 +108,7 @@ class MemoryPlan:
     @cached_property
     def alias_sources(self) -> dict[int, int]:
         """The value that each alias reads, where that is beyond doubt."""
-        return resolve_aliases(self.plan, self.slots, self.aliases)
+        return resolve_aliases(self.plan, self.steps, self.slots, self.aliases)
 
     @cached_property
     def aliases_of(self) -> dict[int, tuple[int, ...]]:
@@ -157,8 +162,7 @@ class MemoryPlan:
         end = max(len(plan.instructions) - 1, 0)
         first: dict[int, int] = {}
         last: dict[int, int] = {}
-        for number, instruction in enumerate(plan.instructions):
-            step = access(plan, instruction)
+        for number, step in enumerate(self.steps):
             for index in (*step.reads, *step.writes, *step.updates):
                 first.setdefault(index, number)
                 last[index] = number

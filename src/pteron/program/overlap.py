@@ -35,7 +35,7 @@ from pteron.format.schema import (
     Tensor,
     TensorList,
 )
-from pteron.program.dataflow import ET_VIEW, unwritten_values
+from pteron.program.dataflow import ET_VIEW, accesses, unwritten_values
 
 _NEVER = 1 << 62
 
@@ -194,7 +194,7 @@ class _Uses:
             if isinstance(value, Tensor) and self.last[index] >= 0
         )
         return (
-            unwritten_values(self.plan).state if suspect else ()
+            unwritten_values(self.plan, accesses(self.plan)).state if suspect else ()
         )  # asking costs more than looking
 
     def _join_aliases(self) -> None:
