@@ -39,4 +39,11 @@ MAX_TENSOR_BYTES: Final = 1 << 42
 JUMP_BUDGET: Final = 100_000_000
 """Jumps that one execution may take before it is stopped as endless."""
 
+BRIDGE_LOAD_SECONDS: Final = 120.0
+"""How long a delegate may take to load in a process of its own, the start of the process included.
+Some backends compile what they load."""
+
+MAX_BRIDGE_ANSWER_BYTES: Final = 1 << 20
+"""What such a process may answer besides tensors: a few words and shapes."""
+
 MAX_VIOLATIONS_REPORTED: Final = 50

@@ -47,7 +47,9 @@ from pteron.format.schema import (
 from pteron.format.source import open_source
 from pteron.program.data_map import NamedDataMap
 from pteron.program.verify import verify_program
-from support.exporting import ExportedFile, export_xnnpack, exported_once
+from support import bridge_programs
+from support.bridge_programs import channels_last_model, mixed_model
+from support.exporting import ExportedFile, export_xnnpack
 from support.models import ARCHITECTURES, Architecture
 
 BRIDGED = {"XnnpackBackend": "executorch"}
@@ -77,47 +79,9 @@ def test_architecture_agrees_with_the_wheel(entry: Architecture) -> None:
             torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-6)
 
 
-class Mixed(torch.nn.Module):
-    """Two delegated parts with an operator between them that stays outside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1)
-        self.linear = torch.nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        a = torch.relu(self.conv(x))
-        b = torch.sort(a.mean((2, 3)))[0]
-        return self.linear(b) + y, b * 2, a
-
-
-def write_mixed(folder: Path) -> None:
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
-
-    torch.manual_seed(3)
-    batch = torch.export.Dim("batch", min=1, max=6)
-    exported = torch.export.export(
-        Mixed().eval(),
-        (torch.randn(2, 3, 8, 8), torch.randn(2, 4)),
-        dynamic_shapes=({0: batch}, {0: batch}),
-    )
-    edge = to_edge_transform_and_lower(
-        exported,
-        partitioner=[XnnpackPartitioner()],
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-    )
-    (folder / "program.pte").write_bytes(edge.to_executorch().buffer)
-
-
 @pytest.fixture(scope="module")
 def mixed() -> ExportedFile:
-    return exported_once("bridge_mixed_1", write_mixed)
-
-
-def mixed_model() -> torch.nn.Module:
-    torch.manual_seed(3)
-    return Mixed().eval()
+    return bridge_programs.mixed()
 
 
 @pytest.mark.parametrize("inputs_known", [True, False])
@@ -135,41 +99,8 @@ def test_dynamic_shapes_in_any_order(
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
-class ChannelsLast(torch.nn.Module):
-    """Channels-last tensors of changing size, through a delegate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = torch.nn.Conv2d(3, 4, 3, padding=1)
-        self.second = torch.nn.Conv2d(4, 5, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(torch.sin(self.first(x)))
-
-
-def write_channels_last(folder: Path) -> None:
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
-
-    x = torch.randn(2, 3, 6, 5).to(memory_format=torch.channels_last)
-    exported = torch.export.export(
-        channels_last_model(), (x,), dynamic_shapes=({0: torch.export.Dim("n", min=1, max=6)},)
-    )
-    edge = to_edge_transform_and_lower(
-        exported,
-        partitioner=[XnnpackPartitioner()],
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-    )
-    (folder / "program.pte").write_bytes(edge.to_executorch().buffer)
-
-
-def channels_last_model() -> torch.nn.Module:
-    torch.manual_seed(4)
-    return ChannelsLast().eval()
-
-
 def test_channels_last_tensors_of_changing_size() -> None:
-    file = exported_once("bridge_channels_last_2", write_channels_last)
+    file = bridge_programs.channels_last()
     method = Runtime.get().load_program(file.pte, backends=BRIDGED).load_method("forward")
     for batch in (1, 6, 3):
         x = torch.randn(batch, 3, 6, 5)
@@ -350,7 +281,7 @@ def handle_of(path: Path) -> tuple[DelegateHandle, tuple[Any, ...]]:
 
 
 def test_a_resized_output_keeps_its_dim_order() -> None:
-    file = exported_once("bridge_channels_last_2", write_channels_last)
+    file = bridge_programs.channels_last()
     handle, (given, taken) = handle_of(file.pte)
     x = torch.randn(3, *given.sizes[1:]).to(memory_format=torch.channels_last)
     out = torch.zeros(taken.sizes).to(memory_format=torch.channels_last)

@@ -1,7 +1,8 @@
 """Delegates that run in the installed executorch package.
 
 For each delegate a program that calls nothing else is made in memory and given to executorch's own
-runtime. Inputs are handed over where they lie; outputs are copied once.
+runtime, in a process of its own or in this one. In this one, inputs are handed over where they lie
+and outputs are copied once.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
+import torch
+
+from pteron import limits
+from pteron.backends.bridge_group import Elsewhere, WorkerGroup
 from pteron.backends.bridge_program import METHOD, DelegateProgram, write_program
 from pteron.backends.interface import Backend, BackendInitContext, DelegateHandle
+from pteron.backends.registry import installed_executorch
 from pteron.errors import (
     DelegateInvalidCompatibilityError,
     DelegateInvalidHandleError,
@@ -30,6 +36,9 @@ logger = logging.getLogger("pteron")
 
 _STATELESS = frozenset({"XnnpackBackend"})
 """Delegates that keep nothing from call to call, so that a reset has nothing to do."""
+
+_WITHOUT_CODE = frozenset({"XnnpackBackend"})
+"""Delegates whose blobs are known to hold no machine code."""
 
 
 @cache
@@ -51,29 +60,44 @@ def wheel_runtime() -> Any:
 
 def executorch_version() -> str:
     """Return the version of the installed package."""
-    try:
-        return version("executorch")
-    except PackageNotFoundError:
-        return "of unknown version"
+    return installed_executorch() or "that is not installed"
 
 
 class ExecutorchBridge(Backend):
-    """Runs delegates of one id in executorch's own runtime."""
+    """Runs delegates of one id in executorch's own runtime.
 
-    def __init__(self, backend_id: str) -> None:
+    In this process nothing is copied on the way in, and a blob that makes the native code crash
+    ends the process: that is for a caller who trusts the file and asks for it by name. In a process
+    of its own such a blob is an error.
+    """
+
+    def __init__(self, backend_id: str, *, own_process: bool = False) -> None:
         self.id = backend_id  # type: ignore[misc]
+        self._own_process = own_process
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the installed executorch was built with this backend, available or not."""
+        runtime = wheel_runtime()
+        return runtime is not None and self.id in runtime._get_registered_backend_names()
 
     @property
     def is_available(self) -> bool:
-        """Whether executorch is installed and has this backend."""
-        runtime = wheel_runtime()
-        if runtime is None or self.id not in runtime._get_registered_backend_names():
+        """Whether executorch is installed and has this backend, and the machine what it needs."""
+        if not self.is_there:
             return False
-        return bool(runtime._is_available(self.id))
+        if self._own_process:
+            return _available_in_a_worker(self.id)
+        return bool(wheel_runtime()._is_available(self.id))
+
+    @property
+    def runs_native_code(self) -> bool:
+        """Whether the blob may hold machine code, as far as pteron can tell."""
+        return self.id not in _WITHOUT_CODE
 
     def init(self, context: BackendInitContext) -> DelegateHandle:
         """Make the program and load it."""
-        if not self.is_available:
+        if not (self.is_there if self._own_process else self.is_available):
             raise NotSupportedError(
                 f"executorch {executorch_version()} has no backend {self.id!r}",
                 hint="install a build of executorch that has it",
@@ -84,55 +108,123 @@ class ExecutorchBridge(Backend):
                 "executorch's Python runtime takes and gives host memory only",
                 hint="leave this delegate on the host in the device map",
             )
+        if self.runs_native_code and not context.native_code:
+            digest = sha256(context.processed).hexdigest()
+            raise NotSupportedError(
+                f"delegate {context.delegate_index} ({self.id}) runs in executorch, and pteron "
+                f"cannot tell whether its blob (sha256 {digest}) is native code, which this "
+                "process does not allow",
+                hint='load the program with native_code="allow", and without '
+                "PTERON_NATIVE_CODE=refuse, if you trust the file",
+            )
         logger.info(
-            "method %r: delegate %d (%s) runs in executorch %s",
+            "method %r: delegate %d (%s) runs in executorch %s%s",
             context.method_name,
             context.delegate_index,
             self.id,
             executorch_version(),
+            ", in a process of its own" if self._own_process else "",
         )
-        return _Handle(context)
-
-
-class _Handle(DelegateHandle):
-    """Owns a program of executorch's runtime, and the bytes it lies in."""
-
-    def __init__(self, context: BackendInitContext) -> None:
-        shape = _describe(context)
-        self._inputs, self._outputs = shape.inputs, shape.outputs
-        self._orders = [
-            value.dim_order
-            for value in (context.args[position] for position in shape.outputs)
-            if isinstance(value, Tensor)
-        ]
-        self._id = context.backend_id
-        self._data = write_program(
-            DelegateProgram(
-                backend_id=context.backend_id,
-                compile_specs=context.compile_specs,
-                processed=context.processed,
-                named_data={key: context.named_data.get(key).data for key in shape.keys},
-                args=context.args,
-                inputs=shape.inputs,
-                outputs=shape.outputs,
-            )
+        call = _describe(context)
+        program = DelegateProgram(
+            backend_id=context.backend_id,
+            compile_specs=context.compile_specs,
+            processed=context.processed,
+            named_data={key: context.named_data.get(key).data for key in call.keys},
+            args=context.args,
+            inputs=call.inputs,
+            outputs=call.outputs,
         )
-        self._method: Any = None
-        self._load()
+        if not self._own_process:
+            return _Handle(program, _Here(program))
+        group = context.instance.setdefault(f"{self.id}.worker", WorkerGroup())
+        return _Handle(program, Elsewhere(program, group, executorch_version()))
 
-    def _load(self) -> None:
+
+@cache
+def _available_in_a_worker(backend_id: str) -> bool:
+    """Ask in a process of its own: some backends load libraries, and write to stderr, to tell."""
+    from pteron.backends.bridge_process import Worker, WorkerEndedError
+
+    worker = Worker()
+    try:
+        request = {"do": "ask", "backend_id": backend_id}
+        return not worker.ask(request, seconds=limits.BRIDGE_LOAD_SECONDS).get("missing")
+    except WorkerEndedError:
+        return False
+    finally:
+        worker.close()
+
+
+class _Runner(Protocol):
+    """Owns a delegate's program, loaded."""
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Return the outputs, which the next call may overwrite."""
+
+    def load(self) -> None:
+        """Load the program again."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has to be loaded again before it can run."""
+
+    def close(self) -> None:
+        """Give the program back."""
+
+
+class _Here:
+    """Owns a program of the runtime in this process, and the bytes it lies in."""
+
+    has_ended = False
+
+    def __init__(self, program: DelegateProgram) -> None:
+        self._id = program.backend_id
+        self._data = write_program(program)
+        self.load()
+
+    def load(self) -> None:
         runtime = wheel_runtime()
         try:
             program = runtime._load_program_from_buffer(
                 self._data, program_verification=runtime.Verification.InternalConsistency
             )
-            self._method = program.load_method(METHOD)
+            self._method: Any = program.load_method(METHOD)
         except RuntimeError as error:
             raise DelegateInvalidCompatibilityError(
                 f"executorch {executorch_version()} refuses a delegate of {self._id}: {error}",
                 hint="executorch says more on stderr; the delegate may be damaged, of another "
                 "version, or for hardware that is not here",
             ) from error
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        method = self._method
+        try:
+            method.set_inputs(inputs)
+            method.execute()
+            results: list[torch.Tensor] = method.get_outputs(clone_outputs=False)
+        except RuntimeError as error:
+            raise InvalidStateError(
+                f"executorch {executorch_version()} failed in a delegate of {self._id}: {error}"
+            ) from error
+        return results
+
+    def close(self) -> None:
+        self._method = None
+
+
+class _Handle(DelegateHandle):
+    """Owns a delegate in executorch's runtime, wherever that is."""
+
+    def __init__(self, program: DelegateProgram, runner: _Runner) -> None:
+        self._id = program.backend_id
+        self._inputs, self._outputs = program.inputs, program.outputs
+        self._orders = [
+            value.dim_order
+            for value in (program.args[position] for position in program.outputs)
+            if isinstance(value, Tensor)
+        ]
+        self._runner: _Runner | None = runner
 
     def bind(self, args: Sequence[Any]) -> Callable[[], None]:
         """Return a call that runs the delegate on these values."""
@@ -141,18 +233,10 @@ class _Handle(DelegateHandle):
         orders = self._orders
 
         def call() -> None:
-            method = self._method
-            if method is None:
+            runner = self._runner
+            if runner is None:
                 raise DelegateInvalidHandleError(f"delegate of {self._id} is closed")
-            try:
-                method.set_inputs(inputs)
-                method.execute()
-                results = method.get_outputs(clone_outputs=False)
-            except RuntimeError as error:
-                raise InvalidStateError(
-                    f"executorch {executorch_version()} failed in a delegate of {self._id}: {error}"
-                ) from error
-            for slot, order, result in zip(outputs, orders, results, strict=True):
+            for slot, order, result in zip(outputs, orders, runner.run(inputs), strict=True):
                 if slot.shape != result.shape:
                     slot.resize_(result.shape)
                     slot.as_strided_(result.shape, dense_strides(result.shape, order))
@@ -161,13 +245,16 @@ class _Handle(DelegateHandle):
         return call
 
     def reset(self) -> None:
-        """Load the delegate again, unless it holds no state."""
-        if self._id not in _STATELESS and self._method is not None:
-            self._load()
+        """Load the delegate again, unless it holds no state and is there."""
+        runner = self._runner
+        if runner is not None and (self._id not in _STATELESS or runner.has_ended):
+            runner.load()
 
     def close(self) -> None:
         """Give the program back."""
-        self._method = None
+        if self._runner is not None:
+            self._runner.close()
+        self._runner = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from typing import Any
 
@@ -67,9 +67,7 @@ class BackendRegistry:
             raise BackendMissingError(
                 f"{what} needs backend {backend_id!r}, which is not registered; there are: "
                 f"{', '.join(self.registered_backend_names)}",
-                hint="install executorch (pip install executorch): pteron hands delegates it does "
-                "not know to its runtime, which has XNNPACK and a few more; or register a backend "
-                "of your own with Runtime.get().backend_registry.register",
+                hint=_missing_hint(),
             )
         return backend
 
@@ -89,15 +87,21 @@ class BackendRegistry:
         return sorted(names)
 
     def overrides(self, backends: Mapping[str, Any]) -> BackendRegistry:
-        """Return a registry with these on top: backends, or ``"executorch"`` for the bridge."""
+        """Return a registry with these on top: backends, or ``"executorch"`` for the bridge.
+
+        A delegate that is bridged by name runs in this process: nothing is copied on the way in,
+        and a blob that crashes executorch ends the process. One that is bridged because nobody else
+        knows it runs in a process of its own.
+        """
         child = BackendRegistry(parent=self)
         for backend_id, backend in backends.items():
             if backend == BRIDGE:
-                backend = _bridge(backend_id)
+                backend = _bridge(backend_id, own_process=False)
                 if backend is None:
                     raise BackendMissingError(
-                        f"backends={{{backend_id!r}: 'executorch'}} needs the executorch package",
-                        hint="pip install executorch",
+                        f"backends={{{backend_id!r}: 'executorch'}} needs the executorch package "
+                        "with that backend",
+                        hint=_missing_hint(),
                     )
             child.register(backend, backend_id=backend_id)
         return child
@@ -111,7 +115,7 @@ def _load(backend_id: str) -> Backend | None:
     if place is not None:
         module, _, name = place.partition(":")
         return _instance(getattr(import_module(module), name))
-    return _bridge(backend_id)
+    return _bridge(backend_id, own_process=True)
 
 
 def _instance(found: Any) -> Backend:
@@ -121,14 +125,50 @@ def _instance(found: Any) -> Backend:
     return backend
 
 
-def _bridge(backend_id: str) -> Backend | None:
+def _bridge(backend_id: str, *, own_process: bool) -> Backend | None:
     """Return executorch's own runtime as a backend, if it is installed and has the id."""
     if find_spec("executorch") is None:
         return None
     from pteron.backends.executorch_bridge import ExecutorchBridge
 
-    bridge = ExecutorchBridge(backend_id)
-    return bridge if bridge.is_available else None
+    bridge = ExecutorchBridge(backend_id, own_process=own_process)
+    # Whether the machine has what a backend needs is asked in its own process, when it is loaded.
+    return bridge if (bridge.is_there if own_process else bridge.is_available) else None
+
+
+def runtime_of(backend_id: str) -> str:
+    """Say what would run a delegate, as far as can be told without importing anything."""
+    for entry_point in entry_points(group="pteron.backends"):
+        if entry_point.name == backend_id:
+            package = entry_point.dist
+            return entry_point.value if package is None else f"{package.name} {package.version}"
+    if backend_id in BUILT_IN:
+        return "pteron"
+    found = installed_executorch()
+    return (
+        "nothing here" if found is None else f"executorch {found} if it has it, in its own process"
+    )
+
+
+def installed_executorch() -> str | None:
+    """Return the version of the installed executorch package; None if there is none."""
+    if find_spec("executorch") is None:
+        return None
+    try:
+        return version("executorch")
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
+def _missing_hint() -> str:
+    own = "register a backend of your own with Runtime.get().backend_registry.register"
+    found = installed_executorch()
+    if found is None:
+        return (
+            "install executorch (pip install executorch): delegates that pteron does not know run "
+            f"in it, in a process of their own; or {own}"
+        )
+    return f"executorch {found}, which is installed, does not have it either; {own}"
 
 
 default_backends = BackendRegistry()
