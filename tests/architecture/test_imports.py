@@ -156,12 +156,17 @@ assert code == 0, code
         ("--help",),
         ("inspect", "{digits}"),
         ("inspect", "--json", "{digits}"),
+        ("inspect", "{delegated}"),
         ("verify", "{digits}"),
         ("memory", "{digits}"),
     ],
-    ids=lambda words: " ".join(words[:-1]) or "--help",
+    ids=" ".join,
 )
 def test_verbs_that_read_are_light(arguments: tuple[str, ...]) -> None:
-    digits = str(SOURCE.parents[1] / "demo" / "digits.pte")
-    words = [word.format(digits=digits) for word in arguments]
+    root = SOURCE.parents[1]
+    files = {
+        "digits": root / "demo" / "digits.pte",
+        "delegated": root / "tests/fixtures/peer_modules/ModuleAddWithDevice.pte",
+    }
+    words = [word.format(**files) for word in arguments]
     assert heavy_modules_after(RUN_CLI, *words) == []

@@ -6,12 +6,14 @@ import hashlib
 import json
 import re
 import struct
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 import torch.utils._pytree as pytree
 
+from pteron.backends import registry
 from pteron.cli import inspect_facts, memory, run_outputs, verify
 from pteron.cli.native_code import find_native_code
 from pteron.cli.value_facts import names_of
@@ -160,6 +162,29 @@ def test_a_single_result_has_no_name() -> None:
 
 
 # -- native code ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("installed", "told"),
+    [("1.5.1", "executorch 1.5.1 if it has it"), (None, "nothing here; pip install executorch")],
+)
+def test_what_runs_a_delegate_is_told(
+    installed: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pteron.backends.registry.installed_executorch", lambda: installed)
+    assert told in cli("inspect", DEVICE).out
+    (method,) = inspect_json(DEVICE)["methods"]
+    assert method["delegates"][0]["runtime"] == told
+
+
+def test_delegates_of_our_own_and_of_packages_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        registry,
+        "entry_points",
+        lambda group: [EntryPoint("Theirs", "package.module:Backend", group)],
+    )
+    assert registry.runtime_of("XnnpackBackend") == "pteron"
+    assert registry.runtime_of("Theirs") == "package.module:Backend"
 
 
 def test_cuda_delegates_are_described() -> None:

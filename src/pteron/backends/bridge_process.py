@@ -244,6 +244,8 @@ def _end(
     connection.close()
     for fd in fds:
         os.close(fd)
-    if os.getpid() == owner:  # a fork of the owner must not end its worker
+    if os.getpid() == owner:
         process.kill()
         process.wait()
+    else:  # a fork of the owner: the worker is not its child, and not its to end
+        process.returncode = 0

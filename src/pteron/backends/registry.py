@@ -137,7 +137,7 @@ def _bridge(backend_id: str, *, own_process: bool) -> Backend | None:
 
 
 def runtime_of(backend_id: str) -> str:
-    """Say what would run a delegate, as far as can be told without importing anything."""
+    """Say what would run a delegate, as far as can be told without importing what runs it."""
     for entry_point in entry_points(group="pteron.backends"):
         if entry_point.name == backend_id:
             package = entry_point.dist
@@ -145,9 +145,9 @@ def runtime_of(backend_id: str) -> str:
     if backend_id in BUILT_IN:
         return "pteron"
     found = installed_executorch()
-    return (
-        "nothing here" if found is None else f"executorch {found} if it has it, in its own process"
-    )
+    if found is None:
+        return "nothing here; pip install executorch"
+    return f"executorch {found} if it has it"
 
 
 def installed_executorch() -> str | None:
@@ -168,7 +168,7 @@ def _missing_hint() -> str:
             "install executorch (pip install executorch): delegates that pteron does not know run "
             f"in it, in a process of their own; or {own}"
         )
-    return f"executorch {found}, which is installed, does not have it either; {own}"
+    return f"executorch {found}, which is installed, cannot run it here either; {own}"
 
 
 default_backends = BackendRegistry()

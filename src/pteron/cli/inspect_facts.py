@@ -88,6 +88,8 @@ class Delegate(TypedDict):
 
     index: int
     id: str
+    runtime: str
+    """What runs it on this machine; whether executorch has it shows only when it is loaded."""
     calls: int
     blob_bytes: int
     blob_location: str
@@ -388,10 +390,15 @@ def _delegates(pte: PteFile, plan: ExecutionPlan) -> Iterator[Delegate]:
         for instruction in plan.instructions
         if isinstance(instruction, DelegateCall)
     )
+    if not plan.delegates:
+        return
+    from pteron.backends.registry import runtime_of  # it looks at the installed packages
+
     for index, delegate in enumerate(plan.delegates):
         yield Delegate(
             index=index,
             id=delegate.id,
+            runtime=runtime_of(delegate.id),
             calls=calls[index],
             blob_bytes=delegate_blob(pte, delegate).nbytes,
             blob_location=delegate.processed.location.name.lower(),

@@ -181,18 +181,19 @@ def tensor_text(
 
 def _show_delegates(page: Page, delegates: Sequence[Delegate]) -> None:
     page.table(
-        ("delegate", "id", "calls", "blob bytes", "compile specs"),
+        ("delegate", "id", "runs in", "calls", "blob bytes", "compile specs"),
         [
             (
                 str(d["index"]),
                 d["id"],
+                d["runtime"],
                 str(d["calls"]),
                 f"{d['blob_bytes']:,}",
                 ", ".join(map(_spec_text, d["compile_specs"])),
             )
             for d in delegates
         ],
-        right=(0, 2, 3),
+        right=(0, 3, 4),
     )
 
 
