@@ -235,7 +235,8 @@ class Runtime:
             native_code: ``"refuse"`` keeps delegates from running machine code out of the file.
             kernels: Functions by operator name, for this program only, over the registered ones.
             backends: Backends by id, for this program only; ``"executorch"`` asks for that
-                package's runtime.
+                package's runtime in this process, for files that you trust: a damaged delegate may
+                end it. Delegates that pteron does not know run there in a process of their own.
 
         Raises:
             AccessFailedError: The file cannot be read.

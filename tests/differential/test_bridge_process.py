@@ -115,14 +115,23 @@ def test_instances_have_processes_of_their_own(mixed: ExportedFile, workers: lis
     program = opened(mixed)
     first, second = program.new_method("forward"), program.new_method("forward")
     assert len(set(workers)) == 2
-    threads = [
-        threading.Thread(target=lambda m=m: [check(m, n) for n in (1, 5, 2)])  # type: ignore[misc]
-        for m in (first, second)
-    ]
+    model = mixed_model()  # made once: seeding is the process's, not a thread's
+    cases = [(given, model(*given)) for given in map(inputs, (1, 5, 2, 6))]
+    right: list[bool] = []
+
+    def work(method: Method) -> None:
+        for _ in range(20):
+            for given, expected in cases:
+                pairs = zip(method.execute(given), expected, strict=True)
+                right.append(all(torch.allclose(a, b, rtol=1e-5, atol=1e-5) for a, b in pairs))
+
+    threads = [threading.Thread(target=work, args=(method,)) for method in (first, second)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert right == [True] * (2 * 20 * len(cases))
     first.reset()
     assert len(workers) == 2
     first.close()

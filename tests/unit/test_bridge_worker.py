@@ -25,6 +25,7 @@ from pteron.backends.bridge_frames import (
     unpack_tensors,
 )
 from pteron.backends.bridge_process import Worker, WorkerEndedError
+from pteron.errors import NotSupportedError, OutOfResourcesError
 from support.processes import gone
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -205,6 +206,20 @@ def test_a_broken_pipe_is_no_signal_to_us(monkeypatch: pytest.MonkeyPatch) -> No
             worker.ask({"do": "load"}, [bytes(8_000_000)])
     finally:
         signal.signal(signal.SIGPIPE, before)
+
+
+def test_a_worker_that_cannot_start_is_an_error_and_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gc.collect()
+    before = len([*Path("/dev/fd").iterdir()])
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(OutOfResourcesError, match=r"cannot be started: .*/nowhere/python"):
+        Worker()
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(NotSupportedError, match=r"sys\.executable is not set"):
+        Worker()
+    assert len([*Path("/dev/fd").iterdir()]) == before
 
 
 END_WITH_THE_PARENT = """

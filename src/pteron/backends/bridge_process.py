@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 import torch
@@ -64,41 +64,39 @@ class Worker:
         self._owner = os.getpid()
         self._said = b""
         self._reason: str | None = None
-        self._socket, theirs = socket.socketpair()
-        their_lifeline, lifeline = os.pipe()
-        words, their_words = os.pipe()
+        self._reader = FrameReader(max_text_bytes=limits.MAX_BRIDGE_ANSWER_BYTES)
+        self._poll = select.poll()
         try:
-            fds = (theirs.fileno(), their_lifeline)
+            self._start()
+        except OSError as error:
+            raise OutOfResourcesError(
+                f"a process of its own for executorch cannot be started: {error}"
+            ) from error
+
+    def _start(self) -> None:
+        with ExitStack() as theirs, ExitStack() as ours:
+            self._socket, their_socket = socket.socketpair()
+            theirs.callback(their_socket.close)
+            ours.callback(self._socket.close)
+            their_lifeline, lifeline = os.pipe()
+            theirs.callback(os.close, their_lifeline)
+            ours.callback(os.close, lifeline)
+            self._words, their_words = os.pipe()
+            theirs.callback(os.close, their_words)
+            ours.callback(os.close, self._words)
+            self._socket.setblocking(False)
+            os.set_blocking(self._words, False)
+            self._poll.register(self._words, select.POLLIN)
+            fds = (their_socket.fileno(), their_lifeline)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, *map(str, fds), *sys.path],
+                [sys.executable, "-c", _START, *map(str, (*fds, *sys.path))],
                 stdin=subprocess.DEVNULL,
                 stdout=their_words,
                 stderr=their_words,
                 pass_fds=fds,
                 start_new_session=True,  # a Ctrl-C at the terminal is ours alone
             )
-        except BaseException as error:
-            self._socket.close()
-            os.close(lifeline)
-            os.close(words)
-            if isinstance(error, OSError):
-                raise OutOfResourcesError(
-                    f"a process of its own for executorch cannot be started: {error}"
-                ) from error
-            raise
-        finally:
-            theirs.close()
-            os.close(their_lifeline)
-            os.close(their_words)
-        self._socket.setblocking(False)
-        os.set_blocking(words, False)
-        self._words = words
-        self._poll = select.poll()
-        self._poll.register(words, select.POLLIN)
-        self._reader = FrameReader(max_text_bytes=limits.MAX_BRIDGE_ANSWER_BYTES)
-        self._end = weakref.finalize(
-            self, _end, self._owner, self._process, self._socket, (lifeline, words)
-        )
+            self._end = weakref.finalize(self, _end, self._owner, self._process, ours.pop_all())
 
     @property
     def pid(self) -> int:
@@ -238,12 +236,8 @@ def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
         return f"ended with signal {-code}"
 
 
-def _end(
-    owner: int, process: subprocess.Popen[bytes], connection: socket.socket, fds: Sequence[int]
-) -> None:
-    connection.close()
-    for fd in fds:
-        os.close(fd)
+def _end(owner: int, process: subprocess.Popen[bytes], ours: ExitStack) -> None:
+    ours.close()
     if os.getpid() == owner:
         process.kill()
         process.wait()
