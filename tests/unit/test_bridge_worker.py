@@ -243,7 +243,10 @@ def test_a_worker_that_hangs_ends_with_the_parent() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         os.close(lifeline)
-        assert process.wait(20) == -signal.SIGIO
+        try:
+            assert process.wait(20) == -signal.SIGIO
+        finally:
+            process.kill()
 
 
 def test_the_limits_are_named() -> None:
