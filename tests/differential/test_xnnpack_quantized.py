@@ -134,6 +134,18 @@ def test_quantize_halves_to_even() -> None:
     agree(graph.program(), [torch.arange(-32, 32) * 0.25], step=0)
 
 
+@pytest.mark.parametrize("affine", [Affine(0.0123, 3), Affine(0.00731, -20)])
+def test_half_precision_is_quantized_with_scales_in_half_precision(affine: Affine) -> None:
+    """Both ways, to the last bit."""
+    graph = GraphBuilder()
+    source, middle = graph.input((4096,), "fp16"), graph.value((4096,), "qint8", affine)
+    graph.unary("Convert", source, middle)
+    graph.unary("Convert", middle, graph.output((4096,), "fp16"))
+    x = (floats((4096,)) * 60 * affine.scale).half()
+    (here,), (there,) = run_here(graph.program(), [x]), run_there(graph.program(), [x])
+    assert torch.equal(here, there)
+
+
 def test_layout_nodes_keep_integers() -> None:
     graph = GraphBuilder()
     source = graph.input((2, 3, 4, 5), "qint8", IN)

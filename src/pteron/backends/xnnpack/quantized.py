@@ -27,6 +27,12 @@ def float32(number: float) -> float:
     return rounded
 
 
+def as_float(number: float, value: Value) -> float:
+    """Round a scale as XNNPACK does for changes from or to a float value: in float16, to that."""
+    dtype = torch.float16 if value.datatype is Datatype.FP16 else torch.float32
+    return torch.tensor(float32(number)).to(dtype).item()
+
+
 def stored_range(value: Value) -> tuple[int, int]:
     """Return the least and the greatest element as it is stored."""
     return (QMIN, QMAX) if value.datatype is Datatype.QINT8 else (0, 255)
@@ -91,11 +97,15 @@ def lower_convert(planner: Planner, node: Node) -> None:
         planner.tape.call(torch.Tensor.copy_, into, source)
     elif kinds[0] in FLOATS and kinds[1] in LATTICE:
         source, into = planner.source_and_target(node)
-        planner.tape.call(torch.mul, source, float32(1.0 / after.affine.scale), out=into)
+        scale = as_float(1.0 / after.affine.scale, before)
+        if before.datatype is not Datatype.FP32:
+            planner.tape.call(torch.Tensor.copy_, into, source)  # products of halves are rounded
+            source = into
+        planner.tape.call(torch.mul, source, scale, out=into)
         settle(planner, into, node)
     elif kinds[0] in LATTICE and kinds[1] in FLOATS:
         source, into = planner.source_and_target(node)
-        planner.tape.call(torch.mul, source, before.affine.scale, out=into)
+        planner.tape.call(torch.mul, source, as_float(before.affine.scale, after), out=into)
     elif kinds[0] in LATTICE and kinds[1] in LATTICE:
         lower_requantize(planner, node)
     else:
