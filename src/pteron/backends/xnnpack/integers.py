@@ -171,9 +171,8 @@ def record_product(
         if held.turned is None:
             held.turned = planner.keep(source, size[::-1], torch.float32)
             tape.call(torch.Tensor.copy_, held.turned, planner.permuted(matrix, (1, 0)))
-        outer = packed.ones.numel()
-        rooms = planner.scratch((outer, size[0])), planner.scratch((size[0], outer))
-        tape.call(add_excess, result, packed.excess, held.turned, *rooms)
+        room = planner.scratch((packed.ones.numel(), size[0]))
+        tape.call(add_excess, result, packed.excess, held.turned, room)
     return result
 
 
@@ -187,13 +186,8 @@ def as_bytes(matrix: torch.Tensor, zero: int | torch.Tensor, into: torch.Tensor)
 
 
 def add_excess(
-    result: torch.Tensor,
-    excess: torch.Tensor,
-    turned: torch.Tensor,
-    product: torch.Tensor,
-    room: torch.Tensor,
+    result: torch.Tensor, excess: torch.Tensor, turned: torch.Tensor, room: torch.Tensor
 ) -> None:
     """Add the product with the weights that were left out."""
-    torch.addmm(product, excess, turned, beta=0, out=product)
-    room.copy_(product.t())
-    result.add_(room)
+    torch.addmm(room, excess, turned, beta=0, out=room)
+    result.add_(room.t())
