@@ -10,7 +10,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,6 +54,14 @@ def in_turns(
     return {name: (statistics.median(taken), min(taken)) for name, taken in samples.items()}
 
 
+def apart(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> float:
+    """Return the largest difference, in parts of the largest element."""
+    return max(
+        float((a.double() - b.double()).abs().max() / b.double().abs().max())
+        for a, b in zip(some, others, strict=True)
+    )
+
+
 def model(name: str, variant: str, *, rounds: int, clock: Callable[[], float]) -> Row:
     """Time one model."""
     from executorch.runtime import Runtime as Wheel
@@ -66,6 +74,8 @@ def model(name: str, variant: str, *, rounds: int, clock: Callable[[], float]) -
     file = getattr(xnnpack_variants, variant)(entry, full=True)
     (spec,) = entry.build(full=True).values()
     inputs = spec.inputs[0]
+    with torch.no_grad():
+        eager = torch.utils._pytree.tree_leaves(spec.module(*inputs))
     del spec
     mine = Runtime.get().load_program(file.pte).load_method("forward")
     theirs = Wheel.get().load_program(str(file.pte)).load_method("forward")
@@ -73,11 +83,7 @@ def model(name: str, variant: str, *, rounds: int, clock: Callable[[], float]) -
         "pteron": lambda: mine.execute(inputs),
         WHEEL: lambda: theirs.execute(inputs),
     }
-    apart = max(
-        float((a.double() - b.double()).abs().max() / b.double().abs().max())
-        for a, b in zip(calls["pteron"](), calls[WHEEL](), strict=True)
-        if isinstance(a, torch.Tensor)
-    )
+    results = {who: [out.clone() for out in call()] for who, call in calls.items()}
     taken = in_turns(calls, rounds=rounds, clock=clock)
     least = taken["pteron"][1] / taken[WHEEL][1]
     return Row(
@@ -85,7 +91,8 @@ def model(name: str, variant: str, *, rounds: int, clock: Callable[[], float]) -
         {who: times[0] for who, times in taken.items()},
         {
             "pteron / wheel": f"{taken['pteron'][0] / taken[WHEEL][0]:.2f} (least {least:.2f})",
-            "outputs apart": f"{apart:.1e}",
+            "outputs apart": f"{apart(results['pteron'], results[WHEEL]):.1e}",
+            "from eager": " and ".join(f"{apart(outs, eager):.1e}" for outs in results.values()),
         },
     )
 

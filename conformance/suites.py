@@ -97,6 +97,7 @@ SUITES: tuple[Suite, ...] = (
         "memory format",
         "`_to_dim_order_copy`, channels last (4 need torchvision)",
         (f"{_EXIR}/test_memory_format_ops_pass.py",),
+        ("-p", "conformance.without_torchvision"),
     ),
     Suite(
         "transforms",

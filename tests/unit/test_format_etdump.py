@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pteron import Runtime
-from pteron.devtools.tracer import DebugBuffer, Tracer
+from pteron.devtools.tracer import DebugBuffer, Tracer, kernel_event
 from pteron.errors import InvalidArgumentError, PteronError
 from pteron.format.etdump import (
     NO_DATA,
@@ -21,7 +21,7 @@ from pteron.format.etdump import (
     read_etdump,
     write_etdump,
 )
-from pteron.format.schema import KernelCall
+from pteron.format.schema import KernelCall, Operator
 from pteron.format.source import open_source
 from pteron.program.dataflow import operator_name
 from support.portable_fixtures import PORTABLE, stored
@@ -108,6 +108,19 @@ def shape(dump: ETDump, views: set[int]) -> list[tuple[str, int, tuple[int, ...]
         elif isinstance(event.value, TracedTensor):
             rows.append(("value", event.instruction, event.value.sizes))
     return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "overload", "event"),
+    [
+        ("aten::add", "out", "native_call_add.out"),
+        ("quantized_decomposed::add", "out", "native_call_add.out"),
+        ("llama::gated_delta_rule", "out", "native_call_llama::gated_delta_rule.out"),
+        ("own", "", "native_call_own"),
+    ],
+)
+def test_kernels_have_the_names_of_executorchs(name: str, overload: str, event: str) -> None:
+    assert kernel_event(Operator(name, overload)) == event
 
 
 def test_events_are_those_of_executorch_in_its_order(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from pteron.format.schema import (
     JumpFalseCall,
     KernelCall,
     MoveCall,
+    Operator,
     ScalarType,
 )
 from pteron.program.dataflow import access
@@ -194,6 +195,17 @@ def traced(value: Any, buffer: DebugBuffer) -> Kept | None:
     )
 
 
+def kernel_event(operator: Operator) -> str:
+    """Name a kernel's event as executorch's kernels do.
+
+    Generated kernels leave the namespace away (``codegen/gen.py``), those for language models,
+    written by hand, do not (``extension/llm/custom_ops/op_sdpa.cpp``).
+    """
+    namespace, _, name = operator.name.rpartition("::")
+    kept = operator.name if namespace == "llama" else name
+    return f"native_call_{kept}" + (f".{operator.overload}" if operator.overload else "")
+
+
 class _Watch:
     """Is told of each instruction of one run. Views the method and the run."""
 
@@ -215,10 +227,8 @@ class _Watch:
         if self._buffer is not None:
             self._keep(step, instruction, self._buffer)
         if isinstance(step, KernelCall):
-            operator = self._plan.operators[step.op_index]
-            name = operator.name.partition("::")[2] or operator.name
-            name += f".{operator.overload}" if operator.overload else ""
-            event = ProfileEvent(f"native_call_{name}", self._start, end, 0, instruction)
+            name = kernel_event(self._plan.operators[step.op_index])
+            event = ProfileEvent(name, self._start, end, 0, instruction)
             self._events.append(event)
         name = _CALLS[type(step)]
         self._events.append(ProfileEvent(name, self._start, end, 0, instruction))
