@@ -10,6 +10,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -264,15 +265,26 @@ def test_what_only_reads_loads_nothing_heavy(words: tuple[str, ...]) -> None:
     assert done.stdout.splitlines()[-1] == "loaded [], exit code 0"
 
 
+def cost(run: Callable[[], object]) -> float:
+    """Return the processor time that child processes take."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def test_inspect_costs_less_than_a_quarter_of_a_second() -> None:
-    """Processor time, the best of five: the wall clock would measure the other tests."""
-    costs = []
+    """On a machine that imports some of the standard library in a tenth, as ours does.
+
+    Slower or shared ones have longer in proportion. Processor time, the best of five each.
+    """
+    library = "import asyncio, email.message, http.client, unittest.mock, xml.dom.minidom"
+    command = [sys.executable, "-c", library]
+    costs, others = [], []
     for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert in_process("inspect", str(DIGITS)).returncode == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(costs) < 0.25
+        costs.append(cost(lambda: in_process("inspect", str(DIGITS)).check_returncode()))
+        others.append(cost(lambda: subprocess.run(command, check=True)))
+    assert min(costs) < 0.25 * max(1.0, min(others) / 0.1)
 
 
 def test_long_work_shows_progress_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
