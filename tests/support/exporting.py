@@ -39,9 +39,13 @@ class ExportedFile:
 
 def cache_folder() -> Path:
     """Return the folder of programs for this mix of versions (``PTERON_EXPORT_CACHE`` moves it)."""
+    return cache_root() / fingerprint()
+
+
+def cache_root() -> Path:
+    """Return the folder for everything that tests keep."""
     root = os.environ.get("PTERON_EXPORT_CACHE")
-    base = Path(root) if root else Path(__file__).parents[2] / ".export_cache"
-    return base / fingerprint()
+    return Path(root) if root else Path(__file__).parents[2] / ".export_cache"
 
 
 @cache

@@ -20,7 +20,7 @@ from torch import nn
 
 from support.exporting import (
     ExportedFile,
-    cache_folder,
+    cache_root,
     export_xnnpack,
     exported_once,
     write_program,
@@ -143,7 +143,7 @@ def names(variant: str) -> list[str]:
 def _unpacked() -> Path:
     """Return a folder with what the pack holds."""
     stat = PACK.stat()
-    folder = cache_folder().parent / f"xnnpack-{stat.st_size}-{stat.st_mtime_ns}"
+    folder = cache_root() / f"xnnpack-{stat.st_size}-{stat.st_mtime_ns}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(str(folder) + ".lock"):
         if not folder.is_dir():
