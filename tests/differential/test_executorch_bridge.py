@@ -49,8 +49,9 @@ from pteron.program.data_map import NamedDataMap
 from pteron.program.verify import verify_program
 from support import bridge_programs
 from support.bridge_programs import channels_last_model, mixed_model
-from support.exporting import ExportedFile, export_xnnpack
+from support.exporting import ExportedFile
 from support.models import ARCHITECTURES, Architecture
+from support.xnnpack_variants import kept
 
 BRIDGED = {"XnnpackBackend": "executorch"}
 ENTRIES = [ARCHITECTURES[n] for n in ("mobilenet_v2", "dynamic_shapes", "lstm", "float16")]
@@ -68,7 +69,7 @@ def wheel_results(path: Path, inputs: Sequence[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
 def test_architecture_agrees_with_the_wheel(entry: Architecture) -> None:
-    file = export_xnnpack(entry)
+    file = kept(entry.name, "floats")
     spec = entry.build()["forward"]
     method = Runtime.get().load_program(file.pte, backends=BRIDGED).load_method("forward")
     for inputs in spec.inputs:
