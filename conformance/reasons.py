@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 REASONS: dict[str, str] = {
-    "exir/tests/test_memory_format_ops_pass.py": "the file imports torchvision",
+    "extension/llm/custom_ops/test_preprocess_custom_ops.py": (
+        "the file cannot be imported: two libraries define one namespace"
+    ),
 }
