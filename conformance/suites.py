@@ -22,6 +22,39 @@ class Suite:
 
 _TRANSFORMS = "backends/transforms/test"
 _EXIR = "exir/tests"
+_XNNPACK_OPS = "backends/xnnpack/test/ops"
+_LAYOUTS = (
+    "clone",
+    "div",
+    "elu",
+    "gelu",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "maximum",
+    "minimum",
+    "permute",
+    "pow",
+    "slice_copy",
+    "tanh",
+    "to_copy",
+)
+_FUNCTIONS = (
+    "abs",
+    "ceil",
+    "clamp",
+    "cos",
+    "exp",
+    "floor",
+    "log",
+    "negate",
+    "relu",
+    "rsqrt",
+    "sigmoid",
+    "sin",
+    "sqrt",
+    "square",
+)
 
 SUITES: tuple[Suite, ...] = (
     Suite(
@@ -134,12 +167,22 @@ SUITES: tuple[Suite, ...] = (
         ("backends/xnnpack/test/test_xnnpack_partitioner.py",),
     ),
     Suite(
-        "xnnpack ops",
-        "operators in fp32, fp16 and int8",
-        ("backends/xnnpack/test/ops",),
-        (
-            "--ignore=backends/xnnpack/test/ops/test_linear.py",
-            "--ignore=backends/xnnpack/test/ops/test_bmm.py",
+        "xnnpack ops, functions of elements",
+        "in fp32, fp16 and int8",
+        tuple(f"{_XNNPACK_OPS}/test_{name}.py" for name in _FUNCTIONS),
+    ),
+    Suite(
+        "xnnpack ops, activations and layouts",
+        "the same, with minimum, maximum and quotient",
+        tuple(f"{_XNNPACK_OPS}/test_{name}.py" for name in _LAYOUTS),
+    ),
+    Suite(
+        "xnnpack ops, the rest",
+        "in fp32, fp16 and int8: sums, products, convolutions, pools, layouts",
+        (_XNNPACK_OPS,),
+        tuple(
+            f"--ignore={_XNNPACK_OPS}/test_{name}.py"
+            for name in (*_FUNCTIONS, *_LAYOUTS, "linear", "bmm")
         ),
     ),
     Suite("xnnpack passes", "fused graphs; data files", ("backends/xnnpack/test/passes",)),
