@@ -11,6 +11,7 @@ import torch
 
 from pteron import Program, Runtime
 from pteron.program.method_meta import Tag
+from support.outputs import assert_same
 
 wheel = pytest.importorskip("executorch.runtime", reason="the executorch wheel is not installed")
 
@@ -56,12 +57,7 @@ def test_the_wheel_agrees(name: str) -> None:
         loaded = ours.load_method(method), theirs.load_method(method)
         for _ in range(2):
             outputs, expected = (one.execute(inputs) for one in loaded)
-            assert len(outputs) == len(expected)
-            for output, wanted in zip(outputs, expected, strict=True):
-                if isinstance(wanted, torch.Tensor):
-                    torch.testing.assert_close(output, wanted)
-                else:
-                    assert (type(output), output) == (type(wanted), wanted)
+            assert_same(outputs, expected)
 
 
 def test_state_without_memory_has_memory_of_its_own() -> None:

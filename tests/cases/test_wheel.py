@@ -11,6 +11,7 @@ import torch
 
 from pteron import Runtime
 from support import plain_programs, state_programs
+from support.outputs import assert_same
 from support.programs import Kept
 
 wheel = pytest.importorskip("executorch.runtime", reason="the executorch wheel is not installed")
@@ -63,12 +64,7 @@ def test_both_runtimes_agree(name: str) -> None:
     for method, inputs in calls:
         expected = loaded[method].execute(inputs)
         outputs = ours.load_method(method).execute(inputs)
-        assert len(outputs) == len(expected)
-        for output, wanted in zip(outputs, expected, strict=True):
-            if isinstance(wanted, torch.Tensor):
-                torch.testing.assert_close(output, wanted)
-            else:
-                assert (type(output), output) == (type(wanted), wanted)
+        assert_same(outputs, expected)
 
 
 def test_case_79_two_runtimes_in_one_process_have_registries_of_their_own() -> None:

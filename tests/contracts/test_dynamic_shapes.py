@@ -12,6 +12,7 @@ from torch import nn
 from pteron import Method, Runtime
 from pteron.errors import InvalidArgumentError, NotSupportedError
 from support import plain_programs as programs
+from support.outputs import assert_same
 from support.programs import Files, Kept, export, kept
 
 
@@ -163,12 +164,3 @@ def test_a_size_that_does_not_divide_is_refused_and_the_method_runs_on() -> None
         method.execute([torch.ones(6)])
     for count in (16, 4):
         assert_same(method.execute([torch.ones(count)]), Grouped()(torch.ones(count)))
-
-
-def assert_same(outputs: list[object], expected: tuple[object, ...]) -> None:
-    assert len(outputs) == len(expected)
-    for one, other in zip(outputs, expected, strict=True):
-        if isinstance(other, torch.Tensor):
-            torch.testing.assert_close(one, other)
-        else:
-            assert (type(one), one) == (type(other), other)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from pteron import Runtime
 from support.models import ARCHITECTURES
@@ -47,6 +48,16 @@ def test_floats(name: str) -> None:
     rtol = 1e-4 if "half" not in ARCHITECTURES[name].tags else 2e-2
     for ours, theirs in outputs(name, "floats"):
         compare([ours], [theirs], rtol=rtol)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ARCHITECTURES.items() if entry.wheel])
+def test_floats_agree_with_eager_where_the_wheel_is_wrong(name: str) -> None:
+    file = kept(name, "floats")
+    with Runtime.get().load_program(file.pte, data_path=file.ptd) as program:
+        for method, spec in ARCHITECTURES[name].build().items():
+            for inputs in spec.inputs:
+                wanted = torch.utils._pytree.tree_leaves(spec.module(*inputs))
+                compare(program.load_method(method).execute(inputs), wanted)
 
 
 @pytest.mark.parametrize(

@@ -374,6 +374,31 @@ def test_large_float_weights_are_reordered_once(
         assert kept[2] == ("reordered", transposed)
 
 
+def test_filters_are_packed_once_for_images_of_any_size() -> None:
+    graph = GraphBuilder()
+    source = graph.input((1, 16, 16, 8), dynamic=True)
+    filters = floats(12, 3, 3, 8)
+    weights = graph.constant(filters)
+    target = graph.output((1, 16, 16, 12), dynamic=True)
+    graph.conv(
+        *("Conv2d", (source, weights, None, target)),
+        kernel=(3, 3),
+        channels=(8, 12),
+        padding=(1, 1, 1, 1),
+    )
+    shared: dict[Any, Any] = {}
+    handle, _ = handle_of(graph, shared=shared)
+    for size in (16, 5, 9, 1, 16):
+        x, out = floats(1, size, size, 8), torch.empty(1, size, size, 12)
+        with torch.inference_mode():
+            handle.bind([x, out])()
+        wanted = torch.nn.functional.conv2d(
+            x.permute(0, 3, 1, 2).double(), filters.permute(0, 3, 1, 2).double(), padding=1
+        )
+        torch.testing.assert_close(out.double(), wanted.permute(0, 2, 3, 1), rtol=1e-5, atol=1e-4)
+    assert len(shared) == 1
+
+
 def loaded_weights(graph: GraphBuilder) -> dict[Any, Any]:
     """Return what the delegate of a graph with dynamic rows keeps after two shapes of input."""
     shared: dict[Any, Any] = {}

@@ -49,7 +49,7 @@ def _whole(planner: Planner, node: Node) -> None:
 
 
 def _rows(planner: Planner, node: Node) -> None:
-    """Record a convolution of images quantized at run time, one by one or pixel by pixel."""
+    """Record a convolution of images quantized at run time, one by one."""
     constants, value = planner.constants, planner.value(node.inputs[1])
 
     def scaled() -> torch.Tensor:
@@ -103,7 +103,7 @@ class Filters:
         self._packs = planner.uses_onednn and node.kind is not NodeKind.CONV_TRANSPOSE_2D
         image = self._image_shape() if self._packs else None
         self._filters = planner.constants.prepared(
-            (recipe, node.kind, options, image),
+            (recipe, node.kind, options, self._packs),
             (planner.value(node.inputs[1]),),
             lambda: self._prepare(make(), image),
         )
@@ -126,6 +126,7 @@ class Filters:
         dense = filters.contiguous(memory_format=torch.channels_last)
         if image is None:
             return dense
+        # For images of about that size; others come out right, too.
         pack: Callable[..., torch.Tensor] = torch._C._nn.mkldnn_reorder_conv2d_weight
         geometry = (self._padding, options.stride, options.dilation, options.groups)
         return pack(dense.contiguous().to_mkldnn(), *geometry, image)
