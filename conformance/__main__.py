@@ -5,7 +5,8 @@
     python -m conformance --table              the table from cached results alone
 
 The tests come out of the installed executorch package; nothing of it is copied or changed. Results
-are cached in ``conformance/results``, one JSON file for each suite and runtime.
+are cached in ``conformance/results``, one JSON file for each suite and runtime. What a run that was
+stopped had found is kept beside them (``*.part``): the next run goes on from there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from conformance.plugin import read_outcomes
 from conformance.suites import SUITES, Suite, by_name
 from conformance.table import write_table
 
@@ -26,6 +28,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 RESULTS = HERE / "results"
 RUNTIMES = ("wheel", "pteron")
+ENDED = (0, 1, 5)
+"""pytest ran all there was: none failed, some did, there was nothing left."""
 
 PTERON_OPTIONS = (
     "-p",
@@ -49,49 +53,45 @@ def result_file(suite: Suite, runtime: str) -> Path:
     return RESULTS / f"{suite.name.replace(', ', '-').replace(' ', '_')}.{runtime}.json"
 
 
-def run(suites: list[Suite], runtime: str, base: Path, limit_s: int) -> None:
-    """Run suites in one process on one runtime, and cache each one's outcomes."""
-    arguments = [str(base / path) for suite in suites for path in suite.paths]
-    for suite in suites:
-        for option in suite.options:
-            name, equals, path = option.partition("=")
-            arguments.append(f"{name}={base / path}" if equals else option)
+def run(suite: Suite, runtime: str, base: Path, processes: int = 1) -> None:
+    """Run a suite in one process or several on one runtime, and cache its outcomes."""
+    arguments = [str(base / path) for path in suite.paths]
+    for option in suite.options:
+        name, equals, path = option.partition("=")
+        arguments.append(f"{name}={base / path}" if equals else option)
+    if processes > 1:
+        arguments += ["-n", str(processes)]
+    RESULTS.mkdir(exist_ok=True)
+    part = result_file(suite, runtime).with_suffix(".part")
+    known = read_outcomes(part) if part.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = Path(folder) / "outcomes.json"
+        done = Path(folder) / "done.json"
+        done.write_text(json.dumps(list(known)))
         command = [sys.executable, "-m", "pytest", "-q", "--show-capture=no"]
         command += ["-c", str(HERE / "pytest.ini"), "--rootdir", str(base)]
-        command += ["-p", "conformance.plugin", "--outcomes", str(outcomes)]
+        command += ["-p", "conformance.plugin", "--outcomes", str(part), "--done", str(done)]
         command += [*(PTERON_OPTIONS if runtime == "pteron" else ()), *arguments]
         parts = (ROOT, ROOT / "src", ROOT / "tests", os.environ.get("PYTHONPATH", ""))
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(str(part) for part in parts if str(part)),
         }
-        print(f"{runtime}: {', '.join(suite.name for suite in suites)}", file=sys.stderr)
-        try:
-            subprocess.run(command, cwd=folder, env=environment, timeout=limit_s, check=False)
-        except subprocess.TimeoutExpired:
-            print(f"stopped after {limit_s} s", file=sys.stderr)
-        if not outcomes.exists():
-            print("no outcomes: the process died or was stopped", file=sys.stderr)
-            return
-        store(suites, runtime, json.loads(outcomes.read_text()))
+        print(f"{runtime}: {suite.name}", file=sys.stderr)
+        ended = subprocess.run(command, cwd=folder, env=environment, check=False).returncode
+    if ended not in ENDED:
+        print(f"pytest was stopped ({ended}): the next run goes on from there", file=sys.stderr)
+        return
+    store(suite, runtime, read_outcomes(part))
+    part.unlink()
 
 
-def store(suites: list[Suite], runtime: str, cases: dict[str, list[str]]) -> None:
-    """Split outcomes by suite and cache them."""
-    RESULTS.mkdir(exist_ok=True)
-    for suite in suites:
-        mine = {
-            name: outcome
+def store(suite: Suite, runtime: str, cases: dict[str, list[str]]) -> None:
+    """Cache a suite's outcomes, unless there are none."""
+    if cases:
+        text = ",\n".join(
+            f"{json.dumps(name)}: {json.dumps(outcome[0] if not outcome[1] else outcome)}"
             for name, outcome in sorted(cases.items())
-            if any(name.startswith(path) for path in suite.paths)
-        }
-        if mine:
-            text = ",\n".join(
-                f"{json.dumps(name)}: {json.dumps(outcome[0] if not outcome[1] else outcome)}"
-                for name, outcome in mine.items()
-            )
-            result_file(suite, runtime).write_text("{\n" + text + "\n}\n")
+        )
+        result_file(suite, runtime).write_text("{\n" + text + "\n}\n")
 
 
 def load(suite: Suite, runtime: str) -> dict[str, tuple[str, str]] | None:
@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", help="names, or 'quick'; none means all")
     parser.add_argument("--runtime", choices=RUNTIMES, action="append")
     parser.add_argument("--again", action="store_true", help="run also what is cached")
-    parser.add_argument("--together", action="store_true", help="one process for all suites")
+    parser.add_argument("--processes", type=int, default=1, help="for each suite (pytest-xdist)")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--snapshot", type=Path, help="a checkout, for what the wheel lacks")
     given = parser.parse_args()
@@ -121,12 +121,10 @@ def main() -> int:
         without = [s.name for s in todo if s.snapshot and given.snapshot is None]
         if without:
             print(f"not in the wheel, give --snapshot: {', '.join(without)}", file=sys.stderr)
-        here = [s for s in todo if not s.snapshot]
-        for group in [here] if given.together and here else [[s] for s in here]:
-            run(group, runtime, package(), sum(s.limit_s for s in group))
         for suite in todo:
-            if suite.snapshot and given.snapshot is not None:
-                run([suite], runtime, given.snapshot.resolve(), suite.limit_s)
+            base = given.snapshot if suite.snapshot else package()
+            if base is not None:
+                run(suite, runtime, base.resolve(), given.processes)
     rows = [(suite, load(suite, "wheel"), load(suite, "pteron")) for suite in SUITES]
     write_table(ROOT / "docs" / "conformance.md", rows)
     return 0

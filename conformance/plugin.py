@@ -1,6 +1,7 @@
 """What the peer's own configuration does for its tests, and its wheel lacks.
 
-Seeds torch by each test's name, and counts subtests apart, into ``--outcomes FILE``.
+Seeds torch by each test's name, and adds each outcome to ``--outcomes FILE`` when it is known, so
+that a run that is stopped can go on: the tests named in ``--done FILE`` are left out.
 """
 
 from __future__ import annotations
@@ -16,18 +17,27 @@ _RANK = {"passed": 0, "skipped": 1, "xfailed": 1, "failed": 2, "error": 3}
 
 
 class Outcomes:
-    """Keeps the worst outcome of each test, and why."""
+    """Writes one line of JSON for each test: its name, its worst outcome with subtests, and why."""
 
-    def __init__(self) -> None:
-        self.cases: dict[str, list[str]] = {}
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("a")
+        self.running: dict[str, list[str]] = {}
 
     def add(self, name: str, outcome: str, reason: str = "") -> None:
-        known = self.cases.get(name, ["passed", ""])
-        if name not in self.cases or _RANK[outcome] > _RANK[known[0]]:
-            self.cases[name] = [outcome, reason]
+        known = self.running.get(name)
+        if known is None or _RANK[outcome] > _RANK[known[0]]:
+            self.running[name] = [outcome, reason]
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.write(_name(nodeid))
+
+    def write(self, name: str) -> None:
+        if name in self.running:
+            self.file.write(json.dumps([name, *self.running.pop(name)]) + "\n")
+            self.file.flush()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        name = report.nodeid.replace("\\", "/").rpartition("executorch/")[2]
+        name = _name(report.nodeid)
         if report.when != "call" and report.passed:
             return
         outcome = report.outcome
@@ -37,8 +47,18 @@ class Outcomes:
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            name = report.nodeid.replace("\\", "/").rpartition("executorch/")[2]
-            self.add(name, "error", _reason(report))
+            self.add(_name(report.nodeid), "error", _reason(report))
+            self.write(_name(report.nodeid))
+
+
+def read_outcomes(path: Path) -> dict[str, list[str]]:
+    """Return each test's outcome in an outcomes file, and why."""
+    lines = (json.loads(line) for line in path.read_text().splitlines())
+    return {name: [outcome, reason] for name, outcome, reason in lines}
+
+
+def _name(node: str) -> str:
+    return node.replace("\\", "/").rpartition("executorch/")[2]
 
 
 def _reason(report: Any) -> str:
@@ -57,19 +77,21 @@ def _reason(report: Any) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--outcomes", help="write each test's outcome to this JSON file")
+    parser.addoption("--outcomes", type=Path, help="add each test's outcome to this file")
+    parser.addoption("--done", type=Path, help="leave out the tests that this JSON file names")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--outcomes")
+    if path and not hasattr(config, "workerinput"):  # a worker of pytest-xdist reports to this one
+        config.pluginmanager.register(Outcomes(path), "conformance-outcomes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    path = config.getoption("--done")
     if path:
-        config.pluginmanager.register(Outcomes(), "conformance-outcomes")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    outcomes = config.pluginmanager.get_plugin("conformance-outcomes")
-    if outcomes is not None:
-        Path(config.getoption("--outcomes")).write_text(json.dumps(outcomes.cases, indent=0))
+        done = set(json.loads(path.read_text()))
+        items[:] = [item for item in items if _name(item.nodeid) not in done]
 
 
 @pytest.fixture(autouse=True)

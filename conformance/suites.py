@@ -17,7 +17,6 @@ class Suite:
     """Whether it takes about a minute."""
     snapshot: bool = False
     """Whether the wheel lacks the files: they are taken from a checkout (``--snapshot``)."""
-    limit_s: int = 3600
 
 
 _TRANSFORMS = "backends/transforms/test"
@@ -39,6 +38,8 @@ _LAYOUTS = (
     "tanh",
     "to_copy",
 )
+_CONVOLUTIONS = ("batch_norm", "conv1d", "conv2d")
+_MATRICES = ("bmm", "linear")
 _FUNCTIONS = (
     "abs",
     "ceil",
@@ -177,12 +178,22 @@ SUITES: tuple[Suite, ...] = (
         tuple(f"{_XNNPACK_OPS}/test_{name}.py" for name in _LAYOUTS),
     ),
     Suite(
+        "xnnpack ops, convolutions",
+        "in one and two dimensions, transposed, fused, dynamic and static int8",
+        tuple(f"{_XNNPACK_OPS}/test_{name}.py" for name in _CONVOLUTIONS),
+    ),
+    Suite(
+        "xnnpack ops, matrices",
+        "linear in fp32, fp16, dynamic and static int8, 4 bit; batches (the peer passes over them)",
+        tuple(f"{_XNNPACK_OPS}/test_{name}.py" for name in _MATRICES),
+    ),
+    Suite(
         "xnnpack ops, the rest",
-        "in fp32, fp16 and int8: sums, products, convolutions, pools, layouts",
+        "in fp32, fp16 and int8: sums, products, concatenation, pools, softmax, pads",
         (_XNNPACK_OPS,),
         tuple(
             f"--ignore={_XNNPACK_OPS}/test_{name}.py"
-            for name in (*_FUNCTIONS, *_LAYOUTS, "linear", "bmm")
+            for name in (*_FUNCTIONS, *_LAYOUTS, *_CONVOLUTIONS, *_MATRICES)
         ),
     ),
     Suite("xnnpack passes", "fused graphs; data files", ("backends/xnnpack/test/passes",)),
@@ -206,6 +217,17 @@ SUITES: tuple[Suite, ...] = (
         "the same, delegated",
         ("backends/test/suite/operators",),
         ("-m", "flow_xnnpack"),
+    ),
+    Suite(
+        "operators, xnnpack static int8 flow",
+        "the same, quantized by channel",
+        ("backends/test/suite/operators",),
+        ("-m", "flow_xnnpack_static_int8_per_channel"),
+    ),
+    Suite(
+        "xnnpack recipes",
+        "quantized recipes on small models; serialized graphs (some need torchvision)",
+        ("backends/xnnpack/test/recipes", "backends/xnnpack/test/serialization"),
     ),
     Suite("export recipes", "which backends are there", ("export/tests",)),
     Suite(

@@ -30,7 +30,7 @@ def test_a_suite_passes_on_pteron(
 ) -> None:
     known = conformance.load(suite, "pteron")
     monkeypatch.setattr(conformance, "RESULTS", tmp_path)
-    conformance.run([suite], "pteron", package, suite.limit_s)
+    conformance.run(suite, "pteron", package)
     (written,) = tmp_path.glob("*.json")
     found = json.loads(written.read_text())
     failed = {name: why for name, why in found.items() if why not in ("passed", "skipped")}
