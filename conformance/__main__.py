@@ -18,11 +18,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 from conformance.plugin import read_outcomes
 from conformance.suites import SUITES, Suite, by_name
-from conformance.table import write_table
+from conformance.table import Outcomes, write_table
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -85,24 +86,33 @@ def run(suite: Suite, runtime: str, base: Path, processes: int = 1) -> None:
 
 
 def store(suite: Suite, runtime: str, cases: dict[str, list[str]]) -> None:
-    """Cache a suite's outcomes, unless there are none."""
+    """Cache a suite's outcomes and what they were found with, unless there are none."""
     if cases:
         text = ",\n".join(
             f"{json.dumps(name)}: {json.dumps(outcome[0] if not outcome[1] else outcome)}"
             for name, outcome in sorted(cases.items())
         )
-        result_file(suite, runtime).write_text("{\n" + text + "\n}\n")
+        head = f'{{"environment": {json.dumps(environment())}, "cases": {{\n'
+        result_file(suite, runtime).write_text(head + text + "\n}}\n")
 
 
-def load(suite: Suite, runtime: str) -> dict[str, tuple[str, str]] | None:
+def environment() -> str:
+    """Return the versions that outcomes depend on."""
+    python, torch = sys.version_info, version("torch").partition("+")[0]
+    return f"Python {python.major}.{python.minor}, torch {torch}"
+
+
+def load(suite: Suite, runtime: str) -> Outcomes | None:
     """Return cached outcomes, or None."""
     path = result_file(suite, runtime)
     if not path.exists():
         return None
-    return {
+    found = json.loads(path.read_text())
+    cases = {
         name: (outcome, "") if isinstance(outcome, str) else (outcome[0], outcome[1])
-        for name, outcome in json.loads(path.read_text()).items()
+        for name, outcome in found["cases"].items()
     }
+    return Outcomes(found["environment"], cases)
 
 
 def main() -> int:

@@ -204,15 +204,6 @@ SUITES: tuple[Suite, ...] = (
         ("-m", "flow_portable"),
     ),
     Suite(
-        "operators, 3-D pools",
-        "the four operator files of the portable flow whose kernels the wheel lacks",
-        tuple(
-            f"backends/test/suite/operators/test_{name}3d.py"
-            for name in ("adaptive_avgpool", "adaptive_maxpool", "avgpool", "maxpool")
-        ),
-        ("-m", "flow_portable"),
-    ),
-    Suite(
         "operators, xnnpack flow",
         "the same, delegated",
         ("backends/test/suite/operators",),

@@ -26,10 +26,11 @@ def test_every_test_that_the_page_names_exists() -> None:
 def test_the_table_is_the_one_that_the_command_writes() -> None:
     from conformance.__main__ import load
     from conformance.suites import SUITES
-    from conformance.table import BEGIN, END, lists, table
+    from conformance.table import BEGIN, END, environments, lists, table
 
     rows = [(suite, load(suite, "wheel"), load(suite, "pteron")) for suite in SUITES]
     written = PAGE.partition(BEGIN)[2].partition(END)[0]
     assert table(rows) in written, "run: python -m conformance --table"
+    assert environments(rows) in written, "run: python -m conformance --table"
     assert lists(rows) in written, "run: python -m conformance --table"
     assert any(wheel and pteron for _, wheel, pteron in rows)

@@ -15,6 +15,7 @@ import torch
 
 from pteron.errors import InvalidArgumentError, InvalidProgramError
 from pteron.executor.evalue import ValueTable
+from pteron.executor.foresight import Foresight, can_foresee
 from pteron.executor.interpreter import Call
 from pteron.format.schema import IntList, OptionalTensorList, Tensor, TensorList
 from pteron.kernels.registry import Kernel, Style
@@ -46,7 +47,8 @@ class KernelBinder:
         if kernel.style is Style.INPLACE:
             return call
         if kernel.style is Style.FUNCTIONAL:
-            return self._write_results(call, outs)
+            written = self._write_results(call, outs)
+            return self._foreseeing(kernel, args, call, outs, written)
         return self._resizing(call, kernel, args, outs)
 
     def inputs(self, kernel: Kernel, args: Sequence[int]) -> list[Any]:
@@ -227,6 +229,22 @@ class KernelBinder:
                 write_result(slot, result, order, fixed)
 
         return write
+
+    def _foreseeing(
+        self, kernel: Kernel, args: Sequence[int], call: Call, outs: Sequence[int], written: Call
+    ) -> Call:
+        """Return ``written``, refused before it is computed if a result would outgrow its slot."""
+        if not can_foresee(kernel):
+            return written
+        values, inputs = self._table.values, args[: kernel.num_inputs]
+        bounds = {
+            id(values[index]): value.sizes
+            for index in inputs
+            if isinstance(value := self._plan.values[index], Tensor)
+        }
+        changing = any(self._changes(index) for index in inputs)
+        slots = [values[index] for index in outs]
+        return Foresight(call, slots, bounds, numbers_change=changing).guarding(written)
 
     def _resizing(
         self, call: Call, kernel: Kernel, args: Sequence[int], outs: Sequence[int]
