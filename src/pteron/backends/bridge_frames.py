@@ -74,7 +74,7 @@ class FrameReader:
             longer[:have] = start[:have]
             start = longer
         have = _fill(receive, start, at, have)
-        payload = torch.empty(payload_bytes, dtype=torch.uint8)  # torch aligns it
+        payload = torch.empty(payload_bytes, dtype=torch.uint8, device="cpu")  # torch aligns it
         view = payload.numpy().data
         early = have - at
         if early > payload_bytes:

@@ -12,6 +12,7 @@ from pteron.errors import InvalidArgumentError
 from pteron.format.bundled import BundledTensor, BundledValue, read_bundled
 from pteron.format.source import SourceData, open_source
 from pteron.memory.hierarchical_allocator import dense_strides
+from pteron.memory.host_view import flat_tensor
 
 
 def bundled_value(value: BundledValue) -> Any:
@@ -19,7 +20,7 @@ def bundled_value(value: BundledValue) -> Any:
     if not isinstance(value, BundledTensor):
         return value
     dtype = getattr(torch, value.scalar_type.torch_name)
-    flat = torch.frombuffer(bytearray(value.data), dtype=dtype) if value.data else torch.empty(0)
+    flat = flat_tensor(memoryview(bytearray(value.data)), dtype)
     strides = dense_strides(value.sizes, value.dim_order)
     return flat.to(dtype).as_strided(value.sizes, strides)
 

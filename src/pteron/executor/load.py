@@ -14,6 +14,7 @@ from pteron.backends.registry import BackendRegistry
 from pteron.errors import InvalidArgumentError, NotSupportedError, PteronError
 from pteron.executor.bind import PlanBinder, check_operators
 from pteron.executor.evalue import ValueBuilder, ValueTable
+from pteron.executor.isolation import isolated
 from pteron.executor.method import Method
 from pteron.format.pte import PteFile
 from pteron.format.schema import (
@@ -110,7 +111,7 @@ def _load(
     check_operators(plan, context.kernels)
     _log_stray_tags(plan)
     memory = context.memory.allocate(plan.name, private=private)
-    with torch.inference_mode():
+    with torch.inference_mode(), isolated():
         table = ValueBuilder(
             context.memory.plan(plan.name),
             memory,

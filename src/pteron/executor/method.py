@@ -26,6 +26,7 @@ from pteron.executor.evalue import StateSlot, ValueTable
 from pteron.executor.first_run import repair, run_first
 from pteron.executor.inputs import describe, input_takers
 from pteron.executor.interpreter import Observer, StepFailed, run, run_observed
+from pteron.executor.isolation import isolated
 from pteron.executor.outputs import Outputs
 from pteron.format.schema import DelegateCall, KernelCall
 from pteron.memory.program_memory import BufferReport, MethodMemory
@@ -135,7 +136,7 @@ class Method:
             )
         if self._lent:  # an input may be a view of memory that another input is copied to
             inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
-        with torch.inference_mode():
+        with torch.inference_mode(), isolated():
             for put, given in zip(self._inputs, inputs, strict=True):
                 put(given)
 
@@ -143,7 +144,7 @@ class Method:
         self._check_open()
         self._outputs.prepare()
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), isolated():
                 try:
                     self._run_blocks(observer)
                 finally:
@@ -190,7 +191,7 @@ class Method:
                     f"{hidden[0]} holds state that cannot be put back after warming up",
                     hint="export the program again: newer files name their state",
                 )
-            with torch.inference_mode():
+            with torch.inference_mode(), isolated():
                 saved = [(tensor, tensor.clone()) for tensor in self._state_tensors()]
                 for put in self._inputs:
                     put.fix()

@@ -230,7 +230,10 @@ def hadamard_28(device: torch.device | None = None) -> Tensor:
     a, b, c, d = (
         torch.stack([torch.roll(row, shift) for shift in range(7)])
         for row in (
-            torch.tensor([1.0 if sign == "+" else -1.0 for sign in signs]) for signs in _WILLIAMSON
+            torch.tensor(
+                [1.0 if sign == "+" else -1.0 for sign in signs], dtype=torch.float32, device="cpu"
+            )
+            for signs in _WILLIAMSON
         )
     )
     rows = ((a, b, c, d), (-b, a, -d, c), (-c, d, a, -b), (-d, -c, b, a))

@@ -206,7 +206,9 @@ def dequantize_mx(
 
 @lru_cache(maxsize=8)
 def _fp4_table(device: torch.device) -> Tensor:
-    return torch.tensor([*_FP4_VALUES, *(-value for value in _FP4_VALUES)], device=device)
+    return torch.tensor(
+        [*_FP4_VALUES, *(-value for value in _FP4_VALUES)], dtype=torch.float32, device=device
+    )
 
 
 def dequantize_nvfp4(

@@ -72,7 +72,7 @@ class HostAllocator(DeviceAllocator):
 
     def allocate(self, nbytes: int, device: torch.device) -> torch.Tensor:
         try:
-            return torch.empty(nbytes, dtype=torch.uint8)
+            return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         except (RuntimeError, MemoryError) as error:
             raise MemoryAllocationFailedError(
                 f"the host has no {nbytes:,} bytes for a planned buffer"
@@ -145,7 +145,7 @@ class CudaAllocator(DeviceAllocator):
 
     def allocate_pinned(self, nbytes: int) -> torch.Tensor | None:
         try:
-            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+            return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise MemoryAllocationFailedError(
                 f"the host has no {nbytes:,} bytes of pinned memory for a planned buffer"

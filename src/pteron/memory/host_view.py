@@ -42,7 +42,7 @@ def flat_tensor(view: memoryview, dtype: torch.dtype) -> torch.Tensor:
     program are never written: no instruction may name one as its result (``program.verify``).
     """
     if view.nbytes == 0:
-        return torch.empty(0, dtype=dtype)
+        return torch.empty(0, dtype=dtype, device="cpu")
     block = (ctypes.c_ubyte * view.nbytes).from_address(address_of(view))
     block.owner = view  # type: ignore[attr-defined]  # a ctypes array carries attributes
     return torch.frombuffer(block, dtype=dtype)

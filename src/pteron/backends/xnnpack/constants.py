@@ -106,20 +106,22 @@ class Constants:
         """Return a constant's scales in float32: one, one a channel, or (rows, blocks of a row)."""
         quantization = value.quantization
         if isinstance(quantization, PerTensor):
-            return torch.tensor([quantization.scale], device=self.device)
+            return torch.tensor([quantization.scale], dtype=torch.float32, device=self.device)
         assert isinstance(quantization, (PerChannel, PerBlock))
         if isinstance(quantization, PerChannel):
             count = value.dims[quantization.channel_dim]
             if quantization.scale_buffer_idx:
                 stored = self._bytes(quantization.scale_buffer_idx)[: 4 * count]
                 return flat_tensor(stored, torch.float32).to(self.device)
-            return torch.tensor(quantization.scale, device=self.device)
+            return torch.tensor(quantization.scale, dtype=torch.float32, device=self.device)
         shape = (value.dims[0], value.dims[1] // quantization.group_size)
         if quantization.scale_buffer_idx:
             stored = self._bytes(quantization.scale_buffer_idx)[: 2 * shape[0] * shape[1]]
             scales = flat_tensor(stored, torch.bfloat16).float()
         else:
-            scales = _rounded_to_bf16(torch.tensor(quantization.scale))
+            scales = _rounded_to_bf16(
+                torch.tensor(quantization.scale, dtype=torch.float32, device="cpu")
+            )
         return scales.view(shape).to(self.device)
 
     def _bytes(self, index: int) -> memoryview:

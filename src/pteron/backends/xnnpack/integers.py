@@ -49,13 +49,13 @@ class Packed:
 @lru_cache(maxsize=1024)
 def kernel_sums(rows: int, inner: int, outer: int) -> Sums:
     """Find out how the kernel for products of this size adds, by trying it."""
-    even = torch.arange(inner) % 2 == 0
+    even = torch.arange(inner, device="cpu") % 2 == 0
     one, other = even * 126 + 1, ~even * 126 + 1
-    full = torch.full((inner,), 127)
+    full = torch.full((inner,), 127, device="cpu")
     patterns = torch.stack([one, other, -one, -other, full, -full])
-    weights = patterns[torch.arange(outer) % len(patterns)].to(torch.int8)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (rows, inner), generator=generator).to(torch.uint8)
+    weights = patterns[torch.arange(outer, device="cpu") % len(patterns)].to(torch.int8)
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    x = torch.randint(0, 256, (rows, inner), generator=generator, device="cpu").to(torch.uint8)
     x[: (rows + 1) // 2] = 255
     try:
         packed = _pack(weights, None)
@@ -128,8 +128,8 @@ def _pack(numbers: torch.Tensor, excess: torch.Tensor | None) -> Packed:
     return Packed(
         weights=torch.ops.onednn.qlinear_prepack(numbers, None),
         sums=numbers.sum(1, dtype=torch.int32).float(),
-        ones=torch.ones(numbers.shape[0]),
-        zeros=torch.zeros(numbers.shape[0], dtype=torch.int32),
+        ones=torch.ones(numbers.shape[0], dtype=torch.float32, device="cpu"),
+        zeros=torch.zeros(numbers.shape[0], dtype=torch.int32, device="cpu"),
         excess=sparse,
     )
 

@@ -30,7 +30,7 @@ def float32(number: float) -> float:
 def as_float(number: float, value: Value) -> float:
     """Round a scale as XNNPACK does for changes from or to a float value: in float16, to that."""
     dtype = torch.float16 if value.datatype is Datatype.FP16 else torch.float32
-    return torch.tensor(float32(number)).to(dtype).item()
+    return torch.tensor(float32(number), dtype=torch.float32, device="cpu").to(dtype).item()
 
 
 def stored_range(value: Value) -> tuple[int, int]:
@@ -136,7 +136,9 @@ def lower_quantize_rows(planner: Planner, node: Node) -> None:
     whole = planner.out(target)
     assert isinstance(whole, torch.Tensor)
     flat = (rows, math.prod(inner))
-    step, zero = (torch.empty((rows, 1), device=planner.device) for _ in range(2))
+    step, zero = (
+        torch.empty((rows, 1), dtype=torch.float32, device=planner.device) for _ in range(2)
+    )
     x = planner.reshaped(planner.x(source), flat)
     planner.tape.call(quantize_rows, x, whole.view(flat), step, zero)
     held = planner.held[target]
@@ -242,7 +244,7 @@ def add_multipliers(first: float, second: float) -> tuple[float, float]:
     return round(first * 2.0**shift) / 2.0**shift, round(second * 2.0**shift) / 2.0**shift
 
 
-_HALF = torch.tensor(0.5)
+_HALF = torch.tensor(0.5, dtype=torch.float32, device="cpu")
 
 
 def _add(a: torch.Tensor, first: float, b: torch.Tensor, second: float, into: torch.Tensor) -> None:
