@@ -14,6 +14,7 @@ import torch
 from pteron import Method, Runtime
 from pteron.errors import (
     InvalidArgumentError,
+    InvalidStateError,
     InvalidTypeError,
     NotSupportedError,
     PteronError,
@@ -178,6 +179,20 @@ def test_inputs_stay_until_others_are_given() -> None:
         torch.testing.assert_close(method.get_outputs(), [base(2, 3) * 2])
 
 
+def test_a_method_does_not_run_before_it_has_inputs() -> None:
+    for make in (programs.doubled, programs.doubled_unplanned):
+        method = loaded(make())
+        with pytest.raises(InvalidArgumentError, match="takes 1 input"):
+            method.run()
+        with pytest.raises(InvalidStateError, match="has not run yet"):
+            method.get_outputs()
+        method.set_inputs([base(2, 3)])
+        with pytest.raises(InvalidStateError, match="has not run yet"):
+            method.get_outputs()
+        method.run()
+        torch.testing.assert_close(method.get_outputs(), [base(2, 3) * 2])
+
+
 # ---- I2: what is refused -------------------------------------------------------------------------
 
 
@@ -313,6 +328,16 @@ def test_an_int_stands_for_an_equal_float() -> None:
     """Issue 19529: ``0.5`` has no int, so this goes through a program whose float is 2.0."""
     method = loaded(times_two())
     torch.testing.assert_close(method.execute([torch.ones(3), 2]), [torch.full((3,), 2.0)])
+
+
+def test_a_float_that_went_through_float32_is_the_constant() -> None:
+    """ExecuTorch allows 1e-4 and 1e-5 of the constant."""
+    method = loaded(times_two())
+    for near in (2 + 1e-6, 2 - 1e-4):
+        torch.testing.assert_close(method.execute([torch.ones(3), near]), [torch.full((3,), 2.0)])
+    for far in (2.001, float("nan"), float("inf"), 10**400):
+        with pytest.raises(InvalidArgumentError, match="exported as the constant"):
+            method.execute([torch.ones(3), far])
 
 
 class Times(torch.nn.Module):

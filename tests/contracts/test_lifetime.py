@@ -19,7 +19,9 @@ from pteron import Runtime
 from pteron.errors import InvalidStateError
 from support import plain_programs as programs
 from support import state_programs
+from support.portable_fixtures import PORTABLE
 from support.programs import Files, export, kept
+from support.xnnpack_variants import kept as kept_xnnpack
 
 X = torch.arange(6.0).view(2, 3)
 
@@ -207,3 +209,32 @@ def test_private_memory_grows_by_the_arenas_not_by_the_constants(tmp_path: Path)
     opened, loaded, ran, first = json.loads(done.stdout)
     assert first == [5.0, 5.0]
     assert max(opened, loaded, ran) < 4 << 20, (opened, loaded, ran)
+
+
+@pytest.mark.parametrize("ending", ["dropped", "closed"])
+@pytest.mark.parametrize("name", ["portable", "xnnpack", "with weights apart"])
+def test_a_file_is_let_go_at_once(name: str, ending: str) -> None:
+    """Nothing of a program waits for the garbage collector: a file can be gigabytes."""
+    if name == "xnnpack":
+        files = [kept_xnnpack("mobilenet_v2", "static_int8").pte]
+    else:
+        folder = PORTABLE / ("external_weights" if name == "with weights apart" else "mobilenet_v2")
+        files = [folder / "program.pte", *folder.glob("*.ptd")]
+    held = [file.read_bytes() for file in files]
+
+    def use() -> None:
+        program = Runtime.get().load_program(held[0], data_path=held[1:])
+        for method in sorted(program.method_names):
+            program.load_method(method)
+        if ending == "closed":
+            program.close()
+
+    use()
+    gc.collect()
+    before = [sys.getrefcount(data) for data in held]
+    gc.disable()
+    try:
+        use()
+        assert [sys.getrefcount(data) for data in held] == before
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +21,9 @@ from pteron.format.schema import (
     TensorShapeDynamism,
 )
 from pteron.memory.hierarchical_allocator import dense_strides, torch_dtype
+
+FLOAT_ATOL, FLOAT_RTOL = 1e-4, 1e-5
+"""How near a float input has to be to the constant (``runtime/executor/method.cpp``)."""
 
 
 class Put(Protocol):
@@ -181,11 +185,22 @@ class ScalarInput:
             raise InvalidTypeError(
                 f"{self._what} has to be {_KINDS[self._kind]}, got {_short(given)}"
             )
-        if given != self._baked and not (given != given and self._baked != self._baked):
+        if given != self._baked and not self._is_near(given):
             raise InvalidArgumentError(
                 f"{self._what} was exported as the constant {self._baked!r}, got {given!r}",
                 hint="export the program with this value, or pass it as a tensor",
             )
+
+    def _is_near(self, given: Any) -> bool:
+        """Whether a float is the constant but for what a conversion takes away; NaN is NaN."""
+        if self._kind is not Double:
+            return False
+        try:
+            if math.isclose(given, self._baked, abs_tol=FLOAT_ATOL, rel_tol=FLOAT_RTOL):
+                return True
+            return math.isnan(given) and math.isnan(self._baked)
+        except OverflowError:  # an int that is larger than any float
+            return False
 
     def fix(self) -> None:
         """Do nothing: a number has no place that could move."""
@@ -225,12 +240,11 @@ def _short(given: Any) -> str:
     return f"{kind} {text}" if len(text) <= 40 else kind
 
 
-def input_takers(table: ValueTable, read: frozenset[int], written: frozenset[int]) -> list[Put]:
-    """Return one taker for each input of a method.
-
-    ``read`` and ``written`` are the values that some instruction reads, or changes in place.
-    """
+def input_takers(table: ValueTable) -> list[Put]:
+    """Return one taker for each input of a method."""
     plan: ExecutionPlan = table.plan
+    steps = table.memory_plan.steps
+    read = frozenset(i for step in steps for i in (*step.reads, *step.updates))
     takers: list[Put] = []
     for position, index in enumerate(plan.inputs):
         if table.is_tensor(index):

@@ -61,14 +61,13 @@ class Method:
         self._memory = memory
         self._delegates = dict(delegates)
         self._keep_alive = keep_alive
-        steps = table.memory_plan.steps
-        read = frozenset(i for step in steps for i in (*step.reads, *step.updates))
-        written = frozenset(i for step in steps for i in (*step.writes, *step.updates))
-        self._inputs = input_takers(table, read, written)
+        self._inputs = input_takers(table)
         self._outputs = Outputs(table)
         self._blocks = bound.blocks
         self._captured: Captured | None = None
         self._has_run = False
+        self._given = not any(table.is_tensor(index) for index in table.plan.inputs)
+        self._has_outputs = False
         self._lent = False
         self._closed = False
 
@@ -107,14 +106,26 @@ class Method:
             self._set_inputs(inputs)
 
     def run(self, *, observer: Observer | None = None) -> None:
-        """Run the method on the inputs that were set; ``observer`` is told of each instruction."""
+        """Run the method on the inputs that were set; ``observer`` is told of each instruction.
+
+        Raises:
+            InvalidArgumentError: The method takes tensors and none was given yet.
+
+        """
         with self._memory.lock:
             self._run(observer)
 
     def get_outputs(self, *, borrow: bool = False) -> list[Any]:
-        """Return what the last run left in the outputs."""
+        """Return what the last run left in the outputs.
+
+        Raises:
+            InvalidStateError: There was no run yet.
+
+        """
         with self._memory.lock:
             self._check_open()
+            if not self._has_outputs:
+                raise InvalidStateError(f"method {self.name!r} has not run yet: it has no outputs")
             return self._outputs.collect(borrow=self._lend(borrow))
 
     def _lend(self, borrow: bool) -> bool:
@@ -139,9 +150,14 @@ class Method:
         with torch.inference_mode(), isolated():
             for put, given in zip(self._inputs, inputs, strict=True):
                 put(given)
+        self._given = True
 
     def _run(self, observer: Observer | None) -> None:
         self._check_open()
+        if not self._given:
+            raise InvalidArgumentError(
+                f"method {self.name!r} takes {len(self._inputs)} input(s), and none was given yet"
+            )
         self._outputs.prepare()
         try:
             with torch.inference_mode(), isolated():
@@ -152,6 +168,7 @@ class Method:
                         self._bound.finish()
         except StepFailed as failure:
             self._fail(failure)
+        self._has_outputs = True
 
     def _run_blocks(self, observer: Observer | None) -> None:
         if observer is not None:

@@ -70,9 +70,11 @@ def read_program(buffer: Flatbuffer) -> Program:
     pause = buffer.view.nbytes >= _LARGE_BYTES and gc.isenabled()
     if pause:
         gc.disable()
+    reader = _Reader(buffer)
     try:
-        return _Reader(buffer).program(buffer.root())
+        return reader.program(buffer.root())
     finally:
+        reader.close()
         if pause:
             gc.enable()
 
@@ -86,6 +88,11 @@ class _Reader:
         self._devices: dict[tuple[int, int], Device] = {}
         self._value_readers = self._make_value_readers()
         self._instruction_readers = self._make_instruction_readers()
+
+    def close(self) -> None:
+        """Let go of the functions that hold this reader, and with it the file, in a cycle."""
+        self._value_readers.clear()
+        self._instruction_readers.clear()
 
     def _decode(self, spec: TableSpec, position: int) -> tuple[Any, ...]:
         decoder = self._decoders.get(spec)

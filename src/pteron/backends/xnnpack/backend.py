@@ -198,7 +198,11 @@ class BoundCall:
         self._plans: OrderedDict[Shapes, Plan] = OrderedDict()
         self._last: Shapes | None = None
         self._run: Callable[..., None] = _never
-        self.run = self._run_static if self.is_static else self._run_dynamic
+
+    @property
+    def run(self) -> Callable[[], None]:
+        """The call. Not kept here: a cycle would hold the file until it is collected."""
+        return self._run_static if self.is_static else self._run_dynamic
 
     def shapes(self) -> Shapes:
         """Return the shapes of the inputs as they are now."""

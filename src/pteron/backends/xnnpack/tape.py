@@ -80,7 +80,8 @@ class Tape:
         source = f"def run({', '.join(map(str, parameters))}):\n{body}"
         scope: dict[str, Any] = dict(self._bound)
         exec(compile(source, "<xnnpack graph>", "exec"), scope)
-        run: Callable[..., None] = scope["run"]
+        # Out of its own globals: a cycle would hold the weights until it is collected.
+        run: Callable[..., None] = scope.pop("run")
         return run
 
     def _text(
