@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
-from support.xnnpack_check import agree, needs_wheel, run_here
+from pteron.backends.xnnpack.weights import REORDER_NUMEL
+from support.xnnpack_check import agree, compare, needs_wheel, run_here
 from support.xnnpack_graphs import GraphBuilder
 
 pytestmark = needs_wheel
@@ -383,6 +385,42 @@ def test_concatenate(count: int) -> None:
         graph.node(f"Concatenate{count}", axis=1, output_id=target, **ids)
 
     one_node(shapes, (2, sum(shape[1] for shape in shapes), 3), record)
+
+
+# -- what is no number ----------------------------------------------------------------------------
+
+CLAMPS = {"relu": {"low": 0.0}, "relu6": {"low": 0.0, "high": 6.0}, "from below": {"low": 0.1}}
+STRANGE = (float("nan"), float("inf"), float("-inf"), 3e38)
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+@pytest.mark.parametrize("clamp", CLAMPS)
+def test_a_clamped_convolution_keeps_what_is_no_number(clamp: str, strange: float) -> None:
+    graph = GraphBuilder()
+    source, target = graph.input((1, 9, 9, 4)), graph.output((1, 7, 7, 6))
+    filters, image = random((6, 3, 3, 4)), random((1, 9, 9, 4))
+    image[0, 4, 4, 1] = strange
+    limits = CLAMPS[clamp]
+    ids = (source, graph.constant(filters), None, target)
+    graph.conv("Conv2d", ids, channels=(4, 6), kernel=(3, 3), **limits)  # type: ignore[arg-type]
+    plain = torch.conv2d(image.permute(0, 3, 1, 2), filters.permute(0, 3, 1, 2))
+    wanted = plain.clamp(limits["low"], limits.get("high")).permute(0, 2, 3, 1)
+    assert not math.isnan(strange) or bool(wanted.isnan().any())
+    compare(run_here(graph.program(), [image]), [wanted], atol=1e-5)
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+@pytest.mark.parametrize("clamp", CLAMPS)
+def test_a_large_clamped_product_keeps_what_is_no_number(clamp: str, strange: float) -> None:
+    graph = GraphBuilder()
+    source, target = graph.input((4, 1024)), graph.output((4, 512))
+    weights, x = random((512, 1024)), random((4, 1024))
+    assert weights.numel() >= REORDER_NUMEL
+    x[2, 7] = strange
+    limits = CLAMPS[clamp]
+    graph.linear(source, graph.constant(weights), None, target, **limits)
+    wanted = (x @ weights.t()).clamp(limits["low"], limits.get("high"))
+    compare(run_here(graph.program(), [x]), [wanted], atol=1e-3)
 
 
 # -- matrices -------------------------------------------------------------------------------------

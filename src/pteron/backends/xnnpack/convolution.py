@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 
 import torch
 
@@ -33,7 +32,8 @@ def _float(planner: Planner, node: Node) -> None:
     constants, value = planner.constants, planner.value(node.inputs[1])
     bias = linear.float_bias(planner, node)
     convolution = Filters(planner, node, "float", lambda: constants.plain(value).float())
-    result = convolution.apply(bias, node.output_min, node.output_max)
+    result = convolution.apply(bias)
+    elementwise.clamp(planner, node, result)
     _hold(planner, node.outputs[0], result)
 
 
@@ -131,8 +131,8 @@ class Filters:
         geometry = (self._padding, options.stride, options.dilation, options.groups)
         return pack(dense.contiguous().to_mkldnn(), *geometry, image)
 
-    def apply(self, bias: Operand | None, low: float = -inf, high: float = inf) -> Operand:
-        """Record the convolution of the node's input, and a clamp; (n, c, h, w) is the result."""
+    def apply(self, bias: Operand | None) -> Operand:
+        """Record the convolution of the node's input; (n, c, h, w) is the result."""
         planner, options, tape = self._planner, self._options, self._planner.tape
         image = planner.x(self._node.inputs[0], NCHW)
         if planner.float_type(self._node.inputs[0]) is not torch.float32:
@@ -140,19 +140,16 @@ class Filters:
         if any(self._extra):
             image = tape.value(torch.constant_pad_nd, image, self._extra)
         if self._packs:
-            clamp = elementwise.onednn_clamp(low, high)
+            # Not with the kernel's own clamp, which makes a number of NaN.
             return tape.value(
                 torch.ops.mkldnn._convolution_pointwise.default,
                 *(image, self._filters, bias, self._padding, options.stride),
-                *(options.dilation, options.groups, *clamp),
+                *(options.dilation, options.groups, "none", [], ""),
             )
         transposed = self._node.kind is NodeKind.CONV_TRANSPOSE_2D
-        result = tape.value(
+        return tape.value(
             torch._convolution,
             *(image, self._filters, bias, options.stride, self._padding, options.dilation),
             *(transposed, options.adjustment if transposed else (0, 0), options.groups),
             *(False, False, True, False),  # the last: no rounding to TF32 on CUDA
         )
-        if low != -inf or high != inf:
-            tape.call(torch.clamp_, result, low, high)
-        return result

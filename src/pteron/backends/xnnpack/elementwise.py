@@ -96,16 +96,6 @@ def clamp(planner: Planner, node: Node, tensor: Operand) -> None:
         planner.tape.call(torch.clamp_, tensor, low, high)
 
 
-def onednn_clamp(low: float, high: float) -> tuple[str, list[float], str]:
-    """Return the operation that oneDNN adds to a convolution or product to clamp its output."""
-    if (low, high) == (-inf, inf):
-        return "none", [], ""
-    if (low, high) == (0.0, inf):
-        return "relu", [], ""
-    most = torch.finfo(torch.float32).max
-    return "hardtanh", [max(low, -most), min(high, most)], ""
-
-
 @lowers(NodeKind.CLAMP)
 def lower_clamp(planner: Planner, node: Node) -> None:
     """Record a clamp that no earlier node took over."""

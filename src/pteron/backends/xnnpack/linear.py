@@ -84,8 +84,7 @@ class Product:
         if isinstance(weights, Reordered):
             self.result = planner.tape.value(
                 torch.ops.mkldnn._linear_pointwise.default,
-                *(matrix, weights.weights, bias),
-                *elementwise.onednn_clamp(node.output_min, node.output_max),
+                *(matrix, weights.weights, bias, "none", [], ""),
             )
             return
         self._target = planner.out(self._number)
@@ -150,7 +149,9 @@ def _float(planner: Planner, node: Node) -> None:
     reordered = reordered_weights(planner, node)
     if reordered is not None:
         matrix, bias = matrix_of(planner, node.inputs[0]), float_bias(planner, node)
-        Product(planner, node, matrix, reordered, bias).hold()
+        product = Product(planner, node, matrix, reordered, bias)
+        elementwise.clamp(planner, node, product.result)
+        product.hold()
         return
     value = planner.value(node.inputs[1])
     weights: Operand | Stored
