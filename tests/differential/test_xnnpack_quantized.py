@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -347,3 +348,23 @@ def test_images_quantized_at_run_time(kind: str) -> None:
     bias_id = graph.constant(floats((6,)))
     graph.conv(kind, (whole, filters, bias_id, target), kernel=(3, 3), channels=(4, 6))
     agree(graph.program(), [floats((2, 8, 8, 4))], rtol=1e-5)
+
+
+def test_pixels_and_images_quantized_at_run_time_from_one_value() -> None:
+    """Each convolution gives what it gives alone; of the second, the wheel gives something else."""
+
+    def outputs(kernels: tuple[int, ...], run: Callable[..., Any]) -> list[torch.Tensor]:
+        graph = GraphBuilder()
+        source = graph.input((2, 8, 8, 4))
+        whole = graph.value((2, 8, 8, 4), "qdint8", Rows(3))
+        graph.unary("Convert", source, whole)
+        for kernel in kernels:
+            size = 9 - kernel
+            filters, _ = weight(graph, (6, kernel, kernel, 4), 0, per_channel=True)
+            ids = (whole, filters, graph.constant(floats((6,))), graph.output((2, size, size, 6)))
+            graph.conv("Conv2d", ids, kernel=(kernel, kernel), channels=(4, 6))
+        found: list[torch.Tensor] = run(graph.program(), [floats((2, 8, 8, 4))])
+        return found
+
+    together = outputs((1, 3), run_here)
+    compare(together, [outputs((kernel,), run_there)[0] for kernel in (1, 3)], rtol=1e-5)

@@ -110,7 +110,7 @@ class XnnpackDelegate(DelegateHandle):
 
     def __init__(self, context: BackendInitContext, blob: Blob, where: str) -> None:
         self.device = context.device
-        self.graph = blob.graph
+        self.graph = quantized.split_mixed_rows(blob.graph)
         self._where = where
         self._args = tuple(arg for arg in context.args if isinstance(arg, Tensor))
         self._constants: Constants | None = Constants(

@@ -10,12 +10,21 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 import torch
 
-from pteron.backends.xnnpack.graph import Datatype, Node, NodeKind, PerToken, Slope, Value
+from pteron.backends.xnnpack.graph import (
+    Datatype,
+    Graph,
+    Node,
+    NodeKind,
+    PerToken,
+    Slope,
+    Value,
+)
 from pteron.backends.xnnpack.planner import FLOATS, LATTICE, Operand, Planner, lowers
 
 QMIN, QMAX = -128, 127
@@ -120,6 +129,38 @@ def lower_requantize(planner: Planner, node: Node) -> None:
     planner.tape.call(torch.mul, source, multiplier / 256, out=into)
     planner.tape.call(torch.Tensor.add_, into, 0.5)
     settle_half_up(planner, into, node)
+
+
+def split_mixed_rows(graph: Graph) -> Graph:
+    """Quantize a value twice that pointwise convolutions and other ones read.
+
+    The first kind takes a scale for each pixel, as a fully connected node (XNNPACK makes one of
+    it), the second a scale for each image. (The wheel gives the second the scales of pixels.)
+    """
+    kinds: dict[int, set[bool]] = {}
+    for node in graph.nodes:
+        kinds.setdefault(node.inputs[0] if node.inputs else -1, set()).add(node.is_pointwise)
+    mixed = [
+        value
+        for value in graph.values
+        if value.datatype in (Datatype.QDINT8, Datatype.QPINT8) and len(kinds.get(value.id, ())) > 1
+    ]
+    if not mixed:
+        return graph
+    free = max(graph.by_id) + 1
+    images = {value.id: replace(value, id=free + i) for i, value in enumerate(mixed)}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        source = node.inputs[0] if node.inputs else -1
+        if source in images and not node.is_pointwise:
+            nodes.append(replace(node, inputs=(images[source].id, *node.inputs[1:])))
+            continue
+        nodes.append(node)
+        if node.kind is NodeKind.CONVERT and node.outputs[0] in images:
+            nodes.append(replace(node, outputs=(images[node.outputs[0]].id,)))
+    values = (*graph.values, *images.values())
+    by_id = {value.id: value for value in values}
+    return replace(graph, nodes=tuple(nodes), values=values, by_id=by_id)
 
 
 def lower_quantize_rows(planner: Planner, node: Node) -> None:
