@@ -35,6 +35,7 @@ from pteron.format.schema import (
     Tensor,
     TensorShapeDynamism,
 )
+from pteron.kernels import broken_plugins
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
 from pteron.memory.device_allocator import find_device_allocator
 from pteron.memory.hierarchical_allocator import HierarchicalAllocator, dense_strides
@@ -74,10 +75,14 @@ def check_operators(plan: ExecutionPlan, registry: OperatorRegistry) -> None:
     """Raise OperatorMissingError that names every operator without a kernel."""
     missing = missing_operators(plan, registry)
     if missing:
+        hint = "register a Python function for each with pteron.register_kernel"
+        broken = "; ".join(map(str, broken_plugins()))
+        if broken:
+            hint += f", or repair what may bring them: {broken}"
         raise OperatorMissingError(
             f"method {plan.name!r} calls {len(missing)} operator(s) that no kernel "
             f"implements: {', '.join(missing)}",
-            hint="register a Python function for each with pteron.register_kernel",
+            hint=hint,
         )
 
 
