@@ -129,9 +129,18 @@ class BackendRegistry:
         and a blob that crashes executorch ends the process. One that is bridged because nobody else
         knows it runs in a process of its own.
         """
+        if not isinstance(backends, Mapping):
+            raise InvalidTypeError(
+                f"backends is a mapping from ids to backends, got {type(backends).__name__}",
+                hint='write backends={"XnnpackBackend": ...}',
+            )
         child = BackendRegistry(parent=self)
         for backend_id, backend in backends.items():
-            if backend == BRIDGE:
+            if not isinstance(backend_id, str):
+                raise InvalidTypeError(
+                    f"the keys of backends are ids of backends, got {backend_id!r}"
+                )
+            if isinstance(backend, str) and backend == BRIDGE:
                 backend = _bridge(backend_id, own_process=False)
                 if backend is None:
                     raise BackendMissingError(
@@ -139,6 +148,12 @@ class BackendRegistry:
                         "with that backend",
                         hint=_missing_hint(),
                     )
+            elif not isinstance(backend, Backend):
+                found = backend if isinstance(backend, (str, type)) else type(backend).__name__
+                raise InvalidTypeError(
+                    f"backends[{backend_id!r}] is {found!r}; allowed are an instance of a class "
+                    "that derives from pteron.backends.interface.Backend, and 'executorch'"
+                )
             child.register(backend, backend_id=backend_id)
         return child
 
