@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "pteron"
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
-    frozenset({"limits"}),
+    frozenset({"limits", "plugins"}),
     frozenset({"format"}),
     frozenset({"program"}),
     frozenset({"memory"}),

@@ -312,12 +312,11 @@ class PlainHandle(DelegateHandle):
 def test_a_failed_load_closes_what_it_had_begun(error: Exception, device: TaggedDevice) -> None:
     backend = SecondFails(error)
     program = opened(two_delegates(), backends={backend.id: backend})
-    with pytest.raises(type(error)) as caught:
+    with pytest.raises(PteronError) as caught:
         program.load_method()
     assert [handle.closed for handle in backend.handles] == [True]
-    if isinstance(caught.value, PteronError):
-        assert "no room for weights" in str(caught.value)
-        assert "method 'forward', delegate 1" in str(caught.value)
+    assert str(error) in str(caught.value)
+    assert "method 'forward', delegate 1" in str(caught.value)
     error.with_traceback(None)
     del caught
     gc.collect()

@@ -202,7 +202,8 @@ VALUES: list[tuple[int, dict[str, Any], str]] = [
     (3, {"id": 4}, "its id is given twice"),
     (4, {"quantization": None}, "parameters none; its datatype takes PerTensor"),
     (3, {"quantization": PerTensor(1.0, 0)}, "parameters PerTensor; its datatype takes none"),
-    (4, {"quantization": PerTensor(0.0, 0)}, "has the scale 0.0; a scale is finite and above 0"),
+    (4, {"quantization": PerTensor(0.0, 0)}, "has the scale 0.0; a scale is finite and at least"),
+    (4, {"quantization": PerTensor(1e-40, 0)}, "has the scale 1e-40; a scale is finite and at"),
     (4, {"quantization": PerTensor(float("nan"), 0)}, "has the scale nan"),
     (4, {"quantization": PerTensor(0.1, 200)}, "has zero point 200; allowed are -128 to 127"),
     (9, {"quantization": PerToken(3)}, "is quantized over 3 dimensions"),
@@ -239,6 +240,18 @@ NODE_CHANGES: list[tuple[int, dict[str, Any], str]] = [
 def test_refuses_a_node(blob: Blob, index: int, fields: dict[str, Any], message: str) -> None:
     found = find_violations(changed(blob, **node(blob, index, **fields)), None)
     assert any(message in str(violation) for violation in found), found
+
+
+@pytest.mark.parametrize("scale", [3.4e38, 2.0**-126])
+def test_refuses_scales_of_one_node_whose_ratio_float32_does_not_hold(
+    blob: Blob, scale: float
+) -> None:
+    before = {"datatype": Datatype.QINT8, "quantization": PerTensor(1.5, 0)}
+    after = {"quantization": PerTensor(scale, 0)}
+    found = find_violations(changed(blob, values={3: before, 4: after}), None)
+    (text,) = (str(violation) for violation in found if str(violation).startswith("convert(3)"))
+    assert "takes together value " in text
+    assert f"with scale {scale}" in text
 
 
 def test_refuses_a_result_that_is_larger_than_the_file_says(blob: Blob) -> None:

@@ -14,8 +14,11 @@ import torch
 
 from pteron.backends.interface import DelegateHandle
 from pteron.errors import (
+    DelegateInvalidHandleError,
+    DelegateMemoryAllocationFailedError,
     InvalidArgumentError,
     InvalidProgramError,
+    InvalidTypeError,
     OperatorMissingError,
     PteronError,
 )
@@ -35,9 +38,11 @@ from pteron.format.schema import (
     Tensor,
     TensorShapeDynamism,
 )
+from pteron.kernels import broken_plugins
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
 from pteron.memory.device_allocator import find_device_allocator
 from pteron.memory.hierarchical_allocator import HierarchicalAllocator, dense_strides
+from pteron.plugins import summary
 from pteron.program.dataflow import ET_VIEW, operator_name
 from pteron.program.disasm import format_instruction
 
@@ -74,11 +79,28 @@ def check_operators(plan: ExecutionPlan, registry: OperatorRegistry) -> None:
     """Raise OperatorMissingError that names every operator without a kernel."""
     missing = missing_operators(plan, registry)
     if missing:
+        hint = "register a Python function for each with pteron.register_kernel"
+        broken = "; ".join(map(str, broken_plugins()))
+        if broken:
+            hint += f", or repair what may bring them: {broken}"
         raise OperatorMissingError(
             f"method {plan.name!r} calls {len(missing)} operator(s) that no kernel "
             f"implements: {', '.join(missing)}",
-            hint="register a Python function for each with pteron.register_kernel",
+            hint=hint,
         )
+
+
+def delegate_failure(error: Exception, owner: object, name: str) -> PteronError:
+    """Return the error for what a backend's own method raised, which names the method."""
+    text = f"{method_name(owner, name)} raised {summary(error)}"
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return DelegateMemoryAllocationFailedError(text)
+    return DelegateInvalidHandleError(text)
+
+
+def method_name(owner: object, name: str) -> str:
+    """Return the full name of an object's method."""
+    return f"{type(owner).__module__}.{type(owner).__qualname__}.{name}"
 
 
 class PlanBinder:
@@ -148,7 +170,7 @@ class PlanBinder:
             return Step(number, call, self._device_of(instruction.args))
         if isinstance(instruction, DelegateCall):
             handle = self._delegates[instruction.delegate_index]
-            call = handle.bind([self._table.values[index] for index in instruction.args])
+            call = self._delegate_call(handle, instruction.args)
             return Step(number, call, self._device_of(instruction.args))
         if isinstance(instruction, MoveCall):
             return Step(number, self._move(instruction), self._device_of([instruction.move_to]))
@@ -156,6 +178,20 @@ class PlanBinder:
             free = self._free(instruction.value_index)
             return None if free is None else Step(number, free, host)
         raise InvalidProgramError(f"instruction {number} is of no known kind")
+
+    def _delegate_call(self, handle: DelegateHandle, args: Sequence[int]) -> Call:
+        """Return a delegate's call on its values. What it raises names the delegate's class."""
+        try:
+            call: Call | None = handle.bind([self._table.values[index] for index in args])
+        except PteronError:
+            raise
+        except Exception as error:
+            raise delegate_failure(error, handle, "bind") from error
+        if not callable(call):
+            raise InvalidTypeError(
+                f"{method_name(handle, 'bind')} has to return a callable, got {type(call).__name__}"
+            )
+        return call
 
     def _device_of(self, args: Sequence[int]) -> torch.device:
         """Return the accelerator among the values' places, or the host."""

@@ -9,10 +9,15 @@ from typing import Any
 
 import torch
 
-from pteron.backends.interface import BackendInitContext, DelegateHandle
+from pteron.backends.interface import Backend, BackendInitContext, DelegateHandle
 from pteron.backends.registry import BackendRegistry
-from pteron.errors import InvalidArgumentError, NotSupportedError, PteronError
-from pteron.executor.bind import PlanBinder, check_operators
+from pteron.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    NotSupportedError,
+    PteronError,
+)
+from pteron.executor.bind import PlanBinder, check_operators, delegate_failure, method_name
 from pteron.executor.evalue import ValueBuilder, ValueTable
 from pteron.executor.isolation import isolated
 from pteron.executor.method import Method
@@ -213,10 +218,25 @@ def _init_delegates(
             first_unwritten=unwritten[number],
         )
         try:
-            delegates[number] = backend.init(init)
+            delegates[number] = _init_delegate(backend, init)
         except PteronError as error:
             error.add_context(f"method {plan.name!r}, delegate {number} ({delegate.id})")
             raise
+
+
+def _init_delegate(backend: Backend, context: BackendInitContext) -> DelegateHandle:
+    try:
+        handle = backend.init(context)
+    except PteronError:
+        raise
+    except Exception as error:
+        raise delegate_failure(error, backend, "init") from error
+    if not isinstance(handle, DelegateHandle):
+        raise InvalidTypeError(
+            f"{method_name(backend, 'init')} has to return a DelegateHandle, got "
+            f"{type(handle).__name__}"
+        )
+    return handle
 
 
 def _processed(pte: PteFile, plan: ExecutionPlan, number: int) -> memoryview:

@@ -2,13 +2,14 @@
 
 ``default_registry()`` holds what pteron brings and what installed packages add: an entry point of
 the group ``pteron.kernels`` is a function ``register(registry)``, like the one that each module
-named in ``MODULES`` has.
+named in ``MODULES`` has. One that fails is logged and left out; ``broken_plugins()`` names it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from functools import cache
+from copy import copy
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, overload
@@ -20,6 +21,7 @@ from pteron.kernels.registry import (
     Style,
     kernel_from_function,
 )
+from pteron.plugins import FAILURES, BrokenPlugin, report_broken
 
 __all__ = [
     "MODULES",
@@ -27,6 +29,7 @@ __all__ = [
     "KernelFactory",
     "OperatorRegistry",
     "Style",
+    "broken_plugins",
     "default_registry",
     "kernel_from_function",
     "register_kernel",
@@ -51,15 +54,37 @@ factory that answers for every operator that torch knows; ``prepared`` adds to w
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@cache
+_lock = threading.RLock()
+_default: list[OperatorRegistry] = []
+_broken: list[BrokenPlugin] = []
+
+
 def default_registry() -> OperatorRegistry:
     """Return the process-wide registry, built at the first call (it imports torch)."""
-    registry = OperatorRegistry()
-    for name in MODULES:
-        import_module(name).register(registry)
+    with _lock:
+        if not _default:
+            registry = OperatorRegistry()
+            for name in MODULES:
+                import_module(name).register(registry)
+            _default.append(registry)  # first, since a plug-in's module may ask for it
+            _add_plugins(registry)
+        return _default[0]
+
+
+def broken_plugins() -> tuple[BrokenPlugin, ...]:
+    """Return the entry points that could not add to the process-wide registry."""
+    return tuple(_broken)
+
+
+def _add_plugins(registry: OperatorRegistry) -> None:
+    """Let installed packages add theirs; what one that fails had added is taken out again."""
     for entry_point in entry_points(group="pteron.kernels"):
-        entry_point.load()(registry)
-    return registry
+        before = {name: copy(part) for name, part in vars(registry).items()}
+        try:
+            entry_point.load()(registry)
+        except FAILURES as error:
+            vars(registry).update(before)
+            _broken.append(report_broken(entry_point, error))
 
 
 @overload

@@ -19,7 +19,12 @@ from pteron.backends.xnnpack.constants import Constants
 from pteron.backends.xnnpack.graph import Datatype, Graph, Node, NodeKind, Value
 from pteron.backends.xnnpack.shapes import Shape, ShapeError, infer_shapes
 from pteron.backends.xnnpack.tape import Tape, Var
-from pteron.errors import InvalidArgumentError, NotSupportedError
+from pteron.errors import (
+    InvalidArgumentError,
+    InvalidProgramError,
+    NotSupportedError,
+    PteronError,
+)
 
 Operand: TypeAlias = torch.Tensor | Var
 Perm: TypeAlias = tuple[int, ...]
@@ -156,8 +161,17 @@ class Planner:
             if lowering is None:
                 self.refuse(f"{node}: nodes of this kind are not known")
             first = self.tape.next_number
-            lowering(self, node)
+            self._lower(lowering, node)
             self._end_node(node, range(first, self.tape.next_number))
+
+    def _lower(self, lowering: Lowering, node: Node) -> None:
+        """Record one node; numbers that its arithmetic cannot take are the file's."""
+        try:
+            lowering(self, node)
+        except PteronError:
+            raise
+        except (ArithmeticError, ValueError) as error:
+            raise InvalidProgramError(f"{self.where}: {node}: {error}") from error
 
     def _end_node(self, node: Node, made: range) -> None:
         """Free what only this node needed: last uses of its inputs, and views made for it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from math import isfinite, isnan, prod
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pteron import limits
@@ -52,6 +53,9 @@ _ZERO_POINTS: dict[Datatype, range] = {
     Datatype.QUINT8: range(256),
     Datatype.QINT32: range(1),
 }
+_LEAST_SCALE = 2.0**-126
+"""The least normal float32; XNNPACK refuses scales below it."""
+_FIRST = itemgetter(0)
 _WITH_BIAS = CONVOLUTIONS | {NodeKind.FULLY_CONNECTED}
 
 
@@ -166,9 +170,9 @@ class _Verifier:
                 self.report(value, f"is quantized over {quantization.num_nonbatch_dims} dimensions")
 
     def scales(self, value: Value, scales: tuple[float, ...]) -> None:
-        wrong = next((s for s in scales if not (isfinite(s) and s > 0)), None)
+        wrong = next((s for s in scales if not (isfinite(s) and s >= _LEAST_SCALE)), None)
         if wrong is not None:
-            self.report(value, f"has the scale {wrong}; a scale is finite and above 0")
+            self.report(value, f"has the scale {wrong}; a scale is finite and at least 2^-126")
 
     def per_channel(self, value: Value, quantization: PerChannel) -> None:
         if not 0 <= quantization.channel_dim < len(value.dims):
@@ -229,6 +233,7 @@ class _Verifier:
     def node(self, node: Node) -> None:
         if isnan(node.output_min) or isnan(node.output_max) or node.output_min > node.output_max:
             self.report(node, f"is limited to {node.output_min} to {node.output_max}")
+        self.ratios(node)
         known = self.input_count(node)
         for number in node.inputs:
             if number not in self.graph.by_id:
@@ -259,6 +264,22 @@ class _Verifier:
                 self.report(node, f"computes a result of shape {shape} into {value}")
             if len(shape) > MAX_RANK or prod(shape) * 4 > limits.MAX_TENSOR_BYTES:
                 self.report(node, f"computes a value of shape {shape}")
+
+    def ratios(self, node: Node) -> None:
+        """Check that float32 holds the ratio of a node's scales: lowering computes with it."""
+        values = [self.graph.by_id.get(number) for number in (*node.inputs, *node.outputs)]
+        scales = [
+            (value.quantization.scale, value)
+            for value in values
+            if value is not None and isinstance(value.quantization, PerTensor)
+        ]
+        if not scales:
+            return
+        (low, least), (high, most) = min(scales, key=_FIRST), max(scales, key=_FIRST)
+        if low < high * _LEAST_SCALE:
+            self.report(
+                node, f"takes together {least} with scale {low} and {most} with scale {high}"
+            )
 
     def input_count(self, node: Node) -> bool:
         expected: tuple[int, ...] = (1,)
