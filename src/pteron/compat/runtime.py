@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +48,7 @@ class Program:
 
     def __init__(self, program: ExecuTorchProgram, data: bytes | None = None) -> None:
         self._program = program
+        self._lock = threading.Lock()
         self._methods: dict[str, Method | None] = {
             program.get_method_name(index): None for index in range(program.num_methods())
         }
@@ -58,10 +60,11 @@ class Program:
 
     def load_method(self, name: str) -> Method:
         """Load a method; an unknown name raises KeyError, as in executorch."""
-        method = self._methods[name]
-        if method is None:
-            method = self._methods[name] = Method(self._program.load_method(name))
-        return method
+        with self._lock:
+            method = self._methods[name]
+            if method is None:
+                method = self._methods[name] = Method(self._program.load_method(name))
+            return method
 
     def metadata(self, method_name: str) -> MethodMeta:
         """Return what the file says of a method, without loading it."""
