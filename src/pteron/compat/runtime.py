@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,7 +112,7 @@ class Runtime:
     @functools.lru_cache(maxsize=1)
     def get() -> Runtime:
         """Return the process's runtime."""
-        return Runtime(legacy_module=portable_lib)
+        return Runtime(legacy_module=_reachable_bindings())
 
     def __init__(self, *, legacy_module: ModuleType) -> None:
         self.backend_registry = BackendRegistry(legacy_module)
@@ -136,6 +137,8 @@ class Runtime:
             given = bytes(data)
         elif hasattr(data, "read"):
             given = data.read()
+            if not isinstance(given, (bytes, bytearray)):
+                raise TypeError(f"a file-like object has to give bytes, got {type(given).__name__}")
         else:
             raise TypeError(
                 "a program is bytes, bytearray, a path or a file-like object, got "
@@ -149,3 +152,9 @@ class Runtime:
             data_path=str(data_path) if data_path is not None else None,
         )
         return Program(program)
+
+
+def _reachable_bindings() -> ModuleType:
+    """Return the bindings as code that imports executorch's reaches them, to patch for instance."""
+    found = sys.modules.get("executorch.extension.pybindings.portable_lib")
+    return found if found is not None and hasattr(found, "__pteron_original__") else portable_lib
