@@ -15,6 +15,7 @@ installed executorch package is changed, and none is needed.
 
 from __future__ import annotations
 
+import functools
 import logging
 import runpy
 import shutil
@@ -72,14 +73,20 @@ def install(*, out_variants: bool = True) -> None:
         if out_variants:
             variants.register_out_variants()
         if variants.defined():
-            modules[QUANTIZED] = _empty(QUANTIZED)
-            variants.skip_native_libraries()
+            _pass_over_definitions()
         for name, module in modules.items():
             _replace(name, module)
+        runtime = import_module(STAND_INS["executorch.runtime"]).Runtime
+        if runtime.get()._legacy_module is not modules[f"{BINDINGS}.portable_lib"]:
+            runtime.get.cache_clear()
 
 
 def uninstall() -> None:
-    """Bring back what :func:`install` replaced. Names that code imported meanwhile stay."""
+    """Bring back what :func:`install` replaced. Names that code imported meanwhile stay.
+
+    Operators that it defined stay, too, and what else defines them is passed over from then on:
+    a second definition would end the process.
+    """
     with _lock:
         for name, (module, attribute) in reversed(_replaced.items()):
             parent, _, child = name.rpartition(".")
@@ -92,7 +99,6 @@ def uninstall() -> None:
                 else:
                     setattr(sys.modules[parent], child, attribute)
         _replaced.clear()
-        variants.load_native_libraries_again()
 
 
 def original_binding() -> ModuleType | None:
@@ -113,8 +119,9 @@ def original_binding() -> ModuleType | None:
                 install(out_variants=False)
 
 
+@functools.cache
 def _stand_in(name: str, source: str) -> ModuleType:
-    """Return a module with executorch's name and pteron's content."""
+    """Return a module with executorch's name and pteron's content, the same each time."""
     content = import_module(source)
     real = _spec(name)
     module = _empty(name)
@@ -147,6 +154,15 @@ def _replace(name: str, module: ModuleType) -> None:
     _replaced[name] = (sys.modules.get(name), vars(parent).get(child, _NOTHING))
     sys.modules[name] = module
     setattr(parent, child, module)
+
+
+def _pass_over_definitions() -> None:
+    """Keep executorch from defining the operators that this process has from pteron."""
+    variants.skip_native_libraries()
+    if QUANTIZED not in sys.modules:
+        parent, _, child = QUANTIZED.rpartition(".")
+        sys.modules[QUANTIZED] = _empty(QUANTIZED)
+        setattr(_package(parent), child, sys.modules[QUANTIZED])
 
 
 def _package(name: str) -> ModuleType:
