@@ -41,6 +41,9 @@ class Verification(enum.Enum):
     Minimal = 0
     InternalConsistency = 1
 
+    def __int__(self) -> int:
+        return self.value
+
 
 class Program:
     """Owns an open program: its file, its data files, and the memory that its methods share.

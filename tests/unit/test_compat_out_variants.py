@@ -36,8 +36,20 @@ except OSError:
     pass
 else:
     raise AssertionError("another library was not looked for")
+print("done")
+"""
+
+AFTERWARDS = """
+import torch
+from pteron.compat import executorch
+load = torch.ops.load_library
+executorch.install(out_variants=False)
 executorch.uninstall()
-assert "load_library" not in vars(torch.ops)
+assert torch.ops.load_library == load  # nothing was defined: nothing is passed over
+executorch.install()
+executorch.uninstall()
+import executorch.kernels.quantized
+torch.ops.load_library("/nowhere/libquantized_ops_aot_lib.so")
 print("done")
 """
 
@@ -50,6 +62,11 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_out_variants_compute_what_the_operators_do() -> None:
     done = run(CODE)
+    assert done.stdout.strip() == "done", done.stderr
+
+
+def test_the_native_library_is_passed_over_as_long_as_the_definitions_are_there() -> None:
+    done = run(AFTERWARDS)
     assert done.stdout.strip() == "done", done.stderr
 
 

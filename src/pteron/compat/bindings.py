@@ -1,58 +1,70 @@
 """The classes of ExecuTorch's Python bindings, over pteron's programs and methods.
 
-``ExecuTorchModule`` is the older shape (opened at the first use), ``ExecuTorchProgram`` and
-``ExecuTorchMethod`` the newer. Underneath both run the same pteron Program and Method.
+``ExecuTorchModule`` is the older shape (read at the first use), ``ExecuTorchProgram`` and
+``ExecuTorchMethod`` the newer. Underneath both run the same pteron Program and Method. As under
+executorch's own bindings, calls from several threads take turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 import torch
 
-from pteron.compat.errors import PROGRAM, ExecuTorchError, translated
+from pteron.compat.errors import PROGRAM, ExecuTorchError, error_from, translated
 from pteron.devtools.tracer import Tracer
-from pteron.errors import InvalidArgumentError
+from pteron.errors import AccessFailedError, InvalidArgumentError, NotFoundError
 from pteron.executor.method import Method
 from pteron.executor.outputs import borrowed
 from pteron.format.schema import ExecutionPlan, Tensor
-from pteron.format.source import SourceData, open_source
+from pteron.format.source import ByteSource, SourceData, open_source
 from pteron.program.method_meta import MethodMeta
-from pteron.runtime import DataPaths, Program, Runtime
+from pteron.runtime import Program
 
 
 class LoadedProgram:
-    """Owns a program that is opened when it is first asked for, and its trace."""
+    """Owns the open files of a program, which is read when it is first asked for, and its trace.
+
+    The files are those that the names stood for when it was made, whatever becomes of the names.
+    """
 
     def __init__(
         self,
         data: SourceData,
-        data_path: DataPaths,
+        data_path: SourceData | None,
         *,
         enable_etdump: bool = False,
         debug_buffer_size: int = 0,
     ) -> None:
-        self._files = (data, data_path)
-        self._program: Program | None = None
         self.tracer = Tracer(debug_buffer_size=debug_buffer_size) if enable_etdump else None
-        for path in self._files:
-            if isinstance(path, (str, Path)):
-                with translated(f"Failed to open {path}"):
-                    open_source(path).close()
+        self._lock = threading.RLock()
+        self._program: Program | None = None
+        files = (data,) if data_path is None else (data, data_path)
+        with ExitStack() as opened:
+            self._sources = [opened.enter_context(_opened(file)) for file in files]
+            self._opened = opened.pop_all()
 
     @property
     def program(self) -> Program:
-        """The program, opened."""
-        if self._program is None:
-            data, data_path = self._files
-            self._program = Runtime.get().load_program(data, data_path=data_path)
-        return self._program
+        """The program, read."""
+        with self._lock:
+            if self._program is None:
+                self._program = Program(self._sources[0], self._sources[1:])
+            return self._program
+
+    def close(self) -> None:
+        """Close the files; what a method uses of them stays."""
+        self._opened.close()
 
     def plan(self, name: str) -> ExecutionPlan:
         """Return a method's plan; an unknown name is an invalid argument, as in ExecuTorch."""
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a method is a str, got {type(name).__name__}")
         plans = {plan.name: plan for plan in self.program.pte.program.execution_plan}
         if name not in plans:
             known = ", ".join(plans) or "none"
@@ -61,36 +73,79 @@ class LoadedProgram:
 
     def method(self, name: str) -> Method:
         """Return a method, loaded."""
-        self.plan(name)
-        start = perf_counter_ns()
-        method = self.program.load_method(name)
-        if self.tracer is not None:
-            self.tracer.loaded(start, perf_counter_ns())
-        return method
+        with self._lock:
+            self.plan(name)
+            start = perf_counter_ns()
+            method = self.program.load_method(name)
+            if self.tracer is not None:
+                self.tracer.loaded(start, perf_counter_ns())
+            return method
+
+    @contextmanager
+    def turn(self, method: Method) -> Iterator[None]:
+        """Hold a method's turn over several calls; runs that are traced together take turns."""
+        with ExitStack() as held:
+            if self.tracer is not None:  # before the method's, in every thread
+                held.enter_context(self._lock)
+            held.enter_context(method.turn())
+            yield
 
     def run(self, method: Method) -> None:
         """Run a method on the inputs that it has; a traced program keeps the trace."""
         if self.tracer is None:
             method.run()
-        else:
+            return
+        with self.turn(method):
             self.tracer.run(method, self.plan(method.name))
+
+    def execute(self, method: Method, *, clone_outputs: bool) -> list[Any]:
+        """Run a method on the inputs that it has and return its outputs, in one turn."""
+        with self.turn(method):
+            self.run(method)
+            return method.get_outputs(borrow=not clone_outputs)
 
     def write_etdump(self, path: str, debug_buffer_path: str | None) -> None:
         """Write the trace since the last call, and the debug buffer if there is one."""
         if self.tracer is None:
             raise RuntimeError("No etdump found: load the program with enable_etdump=True")
-        if not self.tracer.runs:
-            return
-        Path(path).write_bytes(self.tracer.take())
-        buffer = self.tracer.debug_buffer
+        with self._lock:
+            if not self.tracer.runs:
+                return
+            _write(path, self.tracer.take())
+            buffer = self.tracer.debug_buffer
         if buffer is not None and isinstance(debug_buffer_path, (str, Path)):
-            Path(debug_buffer_path).write_bytes(buffer)
+            _write(debug_buffer_path, buffer)
+
+
+def _opened(file: SourceData) -> ByteSource:
+    try:
+        return open_source(file)
+    except AccessFailedError as error:
+        raise error_from(error, f"Failed to open {file!s}") from error
+
+
+def _write(path: str | Path, data: bytes) -> None:
+    try:
+        Path(path).write_bytes(data)
+    except OSError as error:
+        message = f"Failed to open file {path}: {error.strerror}"
+        raise ExecuTorchError(message, AccessFailedError.code) from error
 
 
 def set_inputs(method: Method, inputs: Any) -> None:
     """Give a method its inputs: a sequence, or one tensor."""
     if isinstance(inputs, torch.Tensor):
         inputs = [inputs]
+    elif isinstance(inputs, str):
+        raise ExecuTorchError(
+            f"The inputs for method {method.name} are a str; they are passed as a flat list",
+            InvalidArgumentError.code,
+        )
+    elif isinstance(inputs, Mapping) or not hasattr(inputs, "__getitem__"):
+        raise TypeError(
+            f"the inputs for method {method.name!r} are a list or tuple, got "
+            f"{type(inputs).__name__}"
+        )
     elif not isinstance(inputs, (list, tuple)):
         inputs = list(inputs)
     for position, value in enumerate(inputs):
@@ -115,11 +170,13 @@ class ExecuTorchModule:
     def __init__(self, loaded: LoadedProgram) -> None:
         self._loaded = loaded
         self._methods: dict[str, Method] = {}
+        self._lock = threading.Lock()
 
     def _method(self, name: str) -> Method:
-        if name not in self._methods:
-            self._methods[name] = self._loaded.method(name)
-        return self._methods[name]
+        with self._lock:
+            if name not in self._methods:
+                self._methods[name] = self._loaded.method(name)
+            return self._methods[name]
 
     def run_method(
         self,
@@ -132,9 +189,9 @@ class ExecuTorchModule:
             self._loaded.plan(method_name)
         with translated(f"Failed to execute method {method_name}"):
             method = self._method(method_name)
-            set_inputs(method, inputs)
-            self._loaded.run(method)
-            return method.get_outputs(borrow=not clone_outputs)
+            with self._loaded.turn(method):
+                set_inputs(method, inputs)
+                return self._loaded.execute(method, clone_outputs=clone_outputs)
 
     def forward(
         self, inputs: Sequence[Any] | torch.Tensor = (), clone_outputs: bool = True
@@ -147,9 +204,7 @@ class ExecuTorchModule:
     def plan_execute(self, method_name: str, clone_outputs: bool = True) -> list[Any]:
         """Run a method on the inputs that it has."""
         with translated(f"executing execution plan for method '{method_name}' failed"):
-            method = self._method(method_name)
-            self._loaded.run(method)
-            return method.get_outputs(borrow=not clone_outputs)
+            return self._loaded.execute(self._method(method_name), clone_outputs=clone_outputs)
 
     def method_meta(self, method_name: str) -> MethodMeta:
         """Return what the file says of a method."""
@@ -181,7 +236,12 @@ class ExecuTorchProgram:
     def __init__(self, loaded: LoadedProgram) -> None:
         self._loaded = loaded
         with translated("Failed to load program", PROGRAM):
-            self._names = [plan.name for plan in loaded.program.pte.program.execution_plan]
+            try:
+                program = loaded.program
+            except BaseException:
+                loaded.close()
+                raise
+        self._names = [plan.name for plan in program.pte.program.execution_plan]
 
     def num_methods(self) -> int:
         """Return how many methods there are."""
@@ -241,9 +301,10 @@ class ExecuTorchMethod:
         self, inputs: Sequence[Any] | torch.Tensor = (), clone_outputs: bool = True
     ) -> list[Any]:
         """Run on inputs and return the outputs."""
-        self.set_inputs(inputs)
-        self.execute()
-        return self.get_outputs(clone_outputs)
+        with self._loaded.turn(self._method):
+            self.set_inputs(inputs)
+            self.execute()
+            return self.get_outputs(clone_outputs)
 
     __call__ = call
 
@@ -258,7 +319,7 @@ class ExecuTorchMethod:
             for index, value in enumerate(self._loaded.plan(self._method.name).values):
                 if isinstance(value, Tensor) and value.fully_qualified_name == name:
                     return borrowed(self._method.values[index])
-            raise InvalidArgumentError(f"no tensor of the method is named {name!r} in the file")
+            raise NotFoundError(f"no tensor of the method is named {name!r} in the file")
 
 
 __all__ = [

@@ -72,9 +72,9 @@ class BundledModule:
         with translated("Method execution failed"):
             inputs = self.inputs(method_name, testset_idx)
             method = self._loaded.method(method_name)
-            set_inputs(method, inputs)
-            self._loaded.run(method)
-            outputs = method.get_outputs()
+            with self._loaded.turn(method):
+                set_inputs(method, inputs)
+                outputs = self._loaded.execute(method, clone_outputs=True)
         case = self.bundle.test_case(method_name, testset_idx)
         expected = [bundled_value(value) for value in case.expected_outputs]
         with translated("Result verification failed"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from pteron.errors import InvalidArgumentError, InvalidTypeError, PteronError
 
@@ -15,6 +15,9 @@ class ExecuTorchError(RuntimeError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+    def __reduce__(self) -> tuple[type[ExecuTorchError], tuple[str, int], dict[str, Any]]:
+        return type(self), (str(self), self.code), vars(self)
 
 
 PROGRAM: Final = "0x:"

@@ -5,6 +5,7 @@
 
     python -m pteron.compat.executorch -- script.py arguments ...
     python -m pteron.compat.executorch -- -m module arguments ...
+    python -m pteron.compat.executorch -- -c code arguments ...
     python -m pteron.compat.executorch -- command arguments ...     # a Python script on the PATH
     python -m pytest -p pteron.compat.pytest_plugin ...
 
@@ -15,11 +16,14 @@ installed executorch package is changed, and none is needed.
 
 from __future__ import annotations
 
+import functools
 import logging
+import re
 import runpy
 import shutil
 import sys
 import threading
+import zipfile
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -72,14 +76,20 @@ def install(*, out_variants: bool = True) -> None:
         if out_variants:
             variants.register_out_variants()
         if variants.defined():
-            modules[QUANTIZED] = _empty(QUANTIZED)
-            variants.skip_native_libraries()
+            _pass_over_definitions()
         for name, module in modules.items():
             _replace(name, module)
+        runtime = import_module(STAND_INS["executorch.runtime"]).Runtime
+        if runtime.get()._legacy_module is not modules[f"{BINDINGS}.portable_lib"]:
+            runtime.get.cache_clear()
 
 
 def uninstall() -> None:
-    """Bring back what :func:`install` replaced. Names that code imported meanwhile stay."""
+    """Bring back what :func:`install` replaced. Names that code imported meanwhile stay.
+
+    Operators that it defined stay, too, and what else defines them is passed over from then on:
+    a second definition would end the process.
+    """
     with _lock:
         for name, (module, attribute) in reversed(_replaced.items()):
             parent, _, child = name.rpartition(".")
@@ -92,7 +102,6 @@ def uninstall() -> None:
                 else:
                     setattr(sys.modules[parent], child, attribute)
         _replaced.clear()
-        variants.load_native_libraries_again()
 
 
 def original_binding() -> ModuleType | None:
@@ -113,8 +122,9 @@ def original_binding() -> ModuleType | None:
                 install(out_variants=False)
 
 
+@functools.cache
 def _stand_in(name: str, source: str) -> ModuleType:
-    """Return a module with executorch's name and pteron's content."""
+    """Return a module with executorch's name and pteron's content, the same each time."""
     content = import_module(source)
     real = _spec(name)
     module = _empty(name)
@@ -149,6 +159,15 @@ def _replace(name: str, module: ModuleType) -> None:
     setattr(parent, child, module)
 
 
+def _pass_over_definitions() -> None:
+    """Keep executorch from defining the operators that this process has from pteron."""
+    variants.skip_native_libraries()
+    if QUANTIZED not in sys.modules:
+        parent, _, child = QUANTIZED.rpartition(".")
+        sys.modules[QUANTIZED] = _empty(QUANTIZED)
+        setattr(_package(parent), child, sys.modules[QUANTIZED])
+
+
 def _package(name: str) -> ModuleType:
     """Return a package, made up if it is not installed."""
     if name not in sys.modules and _spec(name) is None:
@@ -161,34 +180,92 @@ def _package(name: str) -> ModuleType:
     return import_module(name)
 
 
+_USAGE: Final = """\
+usage: python -m pteron.compat.executorch -- script.py arguments ...
+       python -m pteron.compat.executorch -- -m module arguments ...
+       python -m pteron.compat.executorch -- -c code arguments ...
+       python -m pteron.compat.executorch -- command arguments ...
+
+Run a script, a module, code, or a command that is a Python script, with pteron in the place of
+executorch's runtime.
+"""
+
+_INTERPRETER: Final = re.compile(r"python[\d.]*(\.exe)?")
+
+
 def main(arguments: Sequence[str] | None = None) -> Any:
-    """Run a script, a command that is a Python script, or a module with ``-m``, on pteron."""
+    """Run a script, a command that is a Python script, a module or code, on pteron."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["--"]:
         words = words[1:]
-    if words and Path(words[0]).name.startswith("python"):
+    if words[:1] in (["-h"], ["--help"]):
+        sys.stdout.write(_USAGE)
+        return 0
+    if words and _INTERPRETER.fullmatch(Path(words[0]).name):
         words = words[1:]
-    if not words or (words[0] == "-m" and len(words) < 2):
-        sys.stderr.write(
-            "usage: python -m pteron.compat.executorch -- script.py arguments ...\n"
-            "       python -m pteron.compat.executorch -- -m module arguments ...\n"
-        )
-        return 2
-    # As a main module this file is a second copy; what counts is the one that others import.
-    import_module("pteron.compat.executorch").install()
+    if not words or (words[0] in ("-m", "-c") and len(words) < 2):
+        return _refused(_USAGE)
     if words[0] == "-m":
+        _install()
         sys.argv = words[1:]
         sys.path.insert(0, "")
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         return 0
-    script = words[0] if Path(words[0]).exists() else shutil.which(words[0])
+    if words[0] == "-c":
+        _install()
+        return _run_code(words[1], words[2:])
+    if words[0].startswith("-"):
+        return _refused(
+            f"{words[0]}: options of the interpreter go to the outer python, as in\n"
+            f"python {words[0]} -m pteron.compat.executorch -- script.py arguments ...\n"
+        )
+    return _run_file(words)
+
+
+def _refused(message: str) -> int:
+    sys.stderr.write(message)
+    return 2
+
+
+def _install() -> None:
+    # As a main module this file is a second copy; what counts is the one that others import.
+    import_module("pteron.compat.executorch").install()
+
+
+def _run_code(code: str, arguments: list[str]) -> int:
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    sys.argv = ["-c", *arguments]
+    sys.path.insert(0, "")
+    exec(compile(code, "<string>", "exec"), vars(module))
+    return 0
+
+
+def _run_file(words: list[str]) -> int:
+    here = Path(words[0])
+    runs = here.is_file() or (here / "__main__.py").is_file()
+    script = words[0] if runs else shutil.which(words[0])
     if script is None:
-        sys.stderr.write(f"{words[0]}: there is no such script or command\n")
-        return 2
+        return _refused(f"{words[0]}: there is no such script or command\n")
+    path = Path(script)
+    if not _is_python(path):
+        return _refused(f"{script} is no Python script: only those can run on pteron\n")
+    _install()
     sys.argv = [script, *words[1:]]
-    sys.path.insert(0, str(Path(script).resolve().parent))
+    if path.is_file():  # runpy adds a folder by itself
+        sys.path.insert(0, str(path.resolve().parent))
     runpy.run_path(script, run_name="__main__")
     return 0
+
+
+def _is_python(path: Path) -> bool:
+    """Return whether a file says that it is Python, or else can be read as such."""
+    if path.is_dir() or path.suffix in (".py", ".pyw", ".pyc") or zipfile.is_zipfile(path):
+        return True
+    try:
+        compile(path.read_bytes(), str(path), "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 if __name__ == "__main__":

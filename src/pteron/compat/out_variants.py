@@ -125,7 +125,10 @@ def register_out_variants() -> list[str]:
 
 
 def skip_native_libraries() -> None:
-    """Let ``torch.ops.load_library`` pass over libraries whose operators are defined here."""
+    """Let ``torch.ops.load_library`` pass over libraries whose operators are defined here.
+
+    That holds as long as the definitions do: torch ends the process over a second one.
+    """
     load = type(torch.ops).load_library
 
     def load_library(path: Any) -> None:
@@ -133,11 +136,6 @@ def skip_native_libraries() -> None:
             load(torch.ops, path)  # type: ignore[no-untyped-call]
 
     vars(torch.ops)["load_library"] = load_library
-
-
-def load_native_libraries_again() -> None:
-    """Undo :func:`skip_native_libraries`."""
-    vars(torch.ops).pop("load_library", None)
 
 
 def _out_variant(name: str, overload: str) -> Any:

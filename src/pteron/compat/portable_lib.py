@@ -6,6 +6,7 @@ The 22 names of the binding module (``_C``) are in ``__all__``.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
@@ -76,7 +77,7 @@ def _load_for_executorch_from_buffer(
     """Return a module over bytes."""
     return ExecuTorchModule(
         LoadedProgram(
-            buffer,
+            _bytes_of(buffer),
             data_map_buffer,
             enable_etdump=enable_etdump,
             debug_buffer_size=debug_buffer_size,
@@ -107,7 +108,7 @@ def _load_bundled_program_from_buffer(
     buffer: bytes, non_const_pool_size: int = _DEFAULT_POOL_BYTES
 ) -> BundledModule:
     """Return a bundled program; no pool is needed."""
-    return BundledModule(buffer)
+    return BundledModule(_bytes_of(buffer))
 
 
 def _load_for_executorch_from_data_loader(
@@ -152,9 +153,19 @@ def _load_program_from_buffer(
     """Open bytes."""
     return ExecuTorchProgram(
         LoadedProgram(
-            buffer, data_path, enable_etdump=enable_etdump, debug_buffer_size=debug_buffer_size
+            _bytes_of(buffer),
+            data_path,
+            enable_etdump=enable_etdump,
+            debug_buffer_size=debug_buffer_size,
         )
     )
+
+
+def _bytes_of(buffer: Any) -> Any:
+    """Return a buffer; a path is for the functions that open files."""
+    if isinstance(buffer, (str, os.PathLike)):
+        raise TypeError(f"a buffer is the bytes of a program, got {type(buffer).__name__}")
+    return buffer
 
 
 def _get_operator_names() -> list[str]:

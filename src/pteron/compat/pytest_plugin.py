@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import pytest
+
 from pteron.compat import executorch
 from pteron.runtime import Runtime
 
@@ -29,8 +31,18 @@ def pytest_addoption(parser: Any) -> None:
 def pytest_configure(config: Any) -> None:
     """Register the backends that were asked for."""
     for place in config.getoption("--pteron-backend"):
-        module, _, name = place.partition(":")
-        Runtime.get().backend_registry.register(getattr(import_module(module), name)())
+        Runtime.get().backend_registry.register(_backend(place))
+
+
+def _backend(place: str) -> Any:
+    module, _, name = place.partition(":")
+    if not module or not name:
+        raise pytest.UsageError(f"--pteron-backend takes MODULE:CLASS, got {place!r}")
+    try:
+        backend = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise pytest.UsageError(f"--pteron-backend {place}: {error}") from error
+    return backend()
 
 
 def pytest_report_header() -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +49,7 @@ class Program:
 
     def __init__(self, program: ExecuTorchProgram, data: bytes | None = None) -> None:
         self._program = program
+        self._lock = threading.Lock()
         self._methods: dict[str, Method | None] = {
             program.get_method_name(index): None for index in range(program.num_methods())
         }
@@ -58,10 +61,11 @@ class Program:
 
     def load_method(self, name: str) -> Method:
         """Load a method; an unknown name raises KeyError, as in executorch."""
-        method = self._methods[name]
-        if method is None:
-            method = self._methods[name] = Method(self._program.load_method(name))
-        return method
+        with self._lock:
+            method = self._methods[name]
+            if method is None:
+                method = self._methods[name] = Method(self._program.load_method(name))
+            return method
 
     def metadata(self, method_name: str) -> MethodMeta:
         """Return what the file says of a method, without loading it."""
@@ -108,7 +112,7 @@ class Runtime:
     @functools.lru_cache(maxsize=1)
     def get() -> Runtime:
         """Return the process's runtime."""
-        return Runtime(legacy_module=portable_lib)
+        return Runtime(legacy_module=_reachable_bindings())
 
     def __init__(self, *, legacy_module: ModuleType) -> None:
         self.backend_registry = BackendRegistry(legacy_module)
@@ -133,6 +137,8 @@ class Runtime:
             given = bytes(data)
         elif hasattr(data, "read"):
             given = data.read()
+            if not isinstance(given, (bytes, bytearray)):
+                raise TypeError(f"a file-like object has to give bytes, got {type(given).__name__}")
         else:
             raise TypeError(
                 "a program is bytes, bytearray, a path or a file-like object, got "
@@ -146,3 +152,9 @@ class Runtime:
             data_path=str(data_path) if data_path is not None else None,
         )
         return Program(program)
+
+
+def _reachable_bindings() -> ModuleType:
+    """Return the bindings as code that imports executorch's reaches them, to patch for instance."""
+    found = sys.modules.get("executorch.extension.pybindings.portable_lib")
+    return found if found is not None and hasattr(found, "__pteron_original__") else portable_lib

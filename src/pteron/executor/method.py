@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -127,6 +128,10 @@ class Method:
             if not self._has_outputs:
                 raise InvalidStateError(f"method {self.name!r} has not run yet: it has no outputs")
             return self._outputs.collect(borrow=self._lend(borrow))
+
+    def turn(self) -> AbstractContextManager[object]:
+        """Hold the method's turn over several calls, as :meth:`execute` does over its own."""
+        return self._memory.lock
 
     def _lend(self, borrow: bool) -> bool:
         self._lent = self._lent or borrow
