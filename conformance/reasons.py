@@ -6,4 +6,15 @@ REASONS: dict[str, str] = {
     "extension/llm/custom_ops/test_preprocess_custom_ops.py": (
         "the file cannot be imported: two libraries define one namespace"
     ),
+    "backends/test/suite/operators/test_prelu.py*": (
+        "no program comes out: the exporter's pass for channels last asserts (`Attempting to "
+        "convert non-NHWC compatible node`)"
+    ),
+    "backends/test/suite/operators/test_lstm.py*int8*": (
+        "the export took longer than the 120 s that the test file allows"
+    ),
+    "backends/xnnpack/test/recipes/*::test_all_models_with_recipes": (
+        "needs torchvision, torchaudio and their weights"
+    ),
+    "export/tests/test_target_recipes.py*": "needs torchvision, torchaudio or timm",
 }

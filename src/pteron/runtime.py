@@ -313,7 +313,7 @@ def _make_context(
         memory=ProgramMemory({name: MemoryPlan(plan) for name, plan in plans.items()}, places),
         device_map=places,
         kernels=registry,
-        backends=default_backends.overrides(backends) if backends else default_backends,
+        backends=default_backends if backends is None else default_backends.overrides(backends),
         native_code=native_code_allowed(native_code),
         shared={"pteron.allocate": allocate},
     )

@@ -132,6 +132,8 @@ def _place(step: str) -> str:
     [
         (["OwnBackend"], "a mapping from ids to backends, got list"),
         ("executorch", "a mapping from ids to backends, got str"),
+        ("", "a mapping from ids to backends, got str"),
+        ([], "a mapping from ids to backends, got list"),
         ({5: "executorch"}, "the keys of backends are ids of backends, got 5"),
         ({"OwnBackend": None}, "backends['OwnBackend'] is 'NoneType'; allowed are an"),
         ({"OwnBackend": "nope"}, "backends['OwnBackend'] is 'nope'; allowed are an"),
