@@ -23,6 +23,17 @@ def floats(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
+def test_sizes_among_the_arguments_are_passed_over() -> None:
+    graph = GraphBuilder()
+    graph.size(7)
+    source = graph.input((3, 4))
+    graph.size(3)
+    graph.unary("Negate", source, graph.output((3, 4)))
+    x = floats(3, 4)
+    (found,) = agree(graph.program(), [x])
+    torch.testing.assert_close(found, -x)
+
+
 # -- random graphs --------------------------------------------------------------------------------
 
 

@@ -15,7 +15,13 @@ from typing import Any
 import torch
 
 from pteron.backends.bridge_program import DelegateProgram, write_program
-from pteron.format.schema import AllocationDetails, ScalarType, Tensor, TensorShapeDynamism
+from pteron.format.schema import (
+    AllocationDetails,
+    Int,
+    ScalarType,
+    Tensor,
+    TensorShapeDynamism,
+)
 
 NO_VALUE = 0xFFFFFFFF
 NOT_INLINE = 0xFFFFFFFFFFFFFFFF
@@ -71,7 +77,7 @@ class GraphBuilder:
     values: list[Any] = field(default_factory=list)
     nodes: list[Any] = field(default_factory=list)
     named: dict[str, bytes] = field(default_factory=dict)
-    args: list[Tensor] = field(default_factory=list)
+    args: list[Tensor | Int] = field(default_factory=list)
     input_ids: list[int] = field(default_factory=list)
     output_ids: list[int] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
@@ -203,6 +209,10 @@ class GraphBuilder:
         self.input_ids.append(number)
         return number
 
+    def size(self, number: int) -> None:
+        """Add an argument that is a number: exporters pass sizes which the graph does not read."""
+        self.args.append(Int(number))
+
     def output(
         self,
         shape: Sequence[int],
@@ -307,11 +317,7 @@ class GraphBuilder:
 
     def program(self) -> bytes:
         """Return a program that calls the graph and does nothing else."""
-        places, end = [], 0
-        for arg in self.args:
-            end = -(-end // 64) * 64
-            places.append(end)
-            end += arg.nbytes
+        tensors = [place for place, arg in enumerate(self.args) if isinstance(arg, Tensor)]
         inputs = len(self.input_ids)
         return write_program(
             DelegateProgram(
@@ -320,7 +326,7 @@ class GraphBuilder:
                 processed=memoryview(self.blob()),
                 named_data={key: memoryview(data) for key, data in self.named.items()},
                 args=tuple(self.args),
-                inputs=tuple(range(inputs)),
-                outputs=tuple(range(inputs, len(self.args))),
+                inputs=tuple(tensors[:inputs]),
+                outputs=tuple(tensors[inputs:]),
             )
         )

@@ -27,7 +27,7 @@ def can_foresee(kernel: Kernel) -> bool:
     """Whether a kernel allocates results whose shapes torch can tell from those of its inputs."""
     return (
         kernel.style is Style.FUNCTIONAL
-        and kernel.name.startswith("aten::")
+        and kernel.tells_shapes
         and not (kernel.data_dependent or kernel.random)
     )
 

@@ -267,4 +267,5 @@ def _tagged(kernel: Kernel, qualified: str, overload: str) -> Kernel:
         kernel,
         data_dependent=bool(tags & dependent),
         random=torch.Tag.nondeterministic_seeded in tags,
+        tells_shapes=namespace == "aten",
     )

@@ -82,6 +82,10 @@ class Kernel:
     also_mutates: tuple[int, ...] = ()
     """Positions of further inputs that a call changes (the running statistics of a batch norm)."""
 
+    tells_shapes: bool = False
+    """Whether the function, called on tensors without values, gives results of the right shapes and
+    does nothing else: those of torch's own operators."""
+
     prepare: Prepare | None = None
     """Makes a call for one instruction's own tensors, or returns None to be called as usual."""
 

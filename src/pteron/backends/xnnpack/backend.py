@@ -112,7 +112,7 @@ class XnnpackDelegate(DelegateHandle):
         self.device = context.device
         self.graph = quantized.split_mixed_rows(blob.graph)
         self._where = where
-        self._args = tuple(arg for arg in context.args if isinstance(arg, Tensor))
+        self._args = context.args  # some are sizes: the graph does not read them
         self._constants: Constants | None = Constants(
             blob,
             context.named_data,
@@ -150,13 +150,15 @@ class XnnpackDelegate(DelegateHandle):
 
     def is_fixed(self, external_id: int) -> bool:
         """Whether an argument keeps its shape and its place in memory."""
-        argument = self._args[external_id]
+        argument = self.argument(external_id)
         static = argument.shape_dynamism is TensorShapeDynamism.STATIC
         return static and argument.allocation_info is not None
 
     def argument(self, external_id: int) -> Tensor:
-        """Return what the file says of an argument."""
-        return self._args[external_id]
+        """Return what the file says of an argument of the graph, which is a tensor."""
+        argument = self._args[external_id]
+        assert isinstance(argument, Tensor)
+        return argument
 
     def new_planner(self) -> Planner:
         """Return a planner for the graph."""
