@@ -11,7 +11,7 @@ REASONS: dict[str, str] = {
         "convert non-NHWC compatible node`)"
     ),
     "backends/test/suite/operators/test_lstm.py*int8*": (
-        "the export took longer than the 120 s that the test file allows"
+        "the export took longer than the 120 s that the suite allows a test"
     ),
     "backends/xnnpack/test/recipes/*::test_all_models_with_recipes": (
         "needs torchvision, torchaudio and their weights"

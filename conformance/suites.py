@@ -57,6 +57,11 @@ _FUNCTIONS = (
     "square",
 )
 
+
+def _xnnpack_ops(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{_XNNPACK_OPS}/test_{name}.py" for name in names)
+
+
 SUITES: tuple[Suite, ...] = (
     Suite(
         "pybindings",
@@ -170,30 +175,30 @@ SUITES: tuple[Suite, ...] = (
     Suite(
         "xnnpack ops, functions of elements",
         "in fp32, fp16 and int8",
-        tuple(f"{_XNNPACK_OPS}/test_{name}.py" for name in _FUNCTIONS),
+        _xnnpack_ops(_FUNCTIONS),
     ),
     Suite(
         "xnnpack ops, activations and layouts",
         "the same, with minimum, maximum and quotient",
-        tuple(f"{_XNNPACK_OPS}/test_{name}.py" for name in _LAYOUTS),
+        _xnnpack_ops(_LAYOUTS),
     ),
     Suite(
         "xnnpack ops, convolutions",
         "in one and two dimensions, transposed, fused, dynamic and static int8",
-        tuple(f"{_XNNPACK_OPS}/test_{name}.py" for name in _CONVOLUTIONS),
+        _xnnpack_ops(_CONVOLUTIONS),
     ),
     Suite(
         "xnnpack ops, matrices",
         "linear in fp32, fp16, dynamic and static int8, 4 bit; batches (the peer passes over them)",
-        tuple(f"{_XNNPACK_OPS}/test_{name}.py" for name in _MATRICES),
+        _xnnpack_ops(_MATRICES),
     ),
     Suite(
         "xnnpack ops, the rest",
         "in fp32, fp16 and int8: sums, products, concatenation, pools, softmax, pads",
         (_XNNPACK_OPS,),
         tuple(
-            f"--ignore={_XNNPACK_OPS}/test_{name}.py"
-            for name in (*_FUNCTIONS, *_LAYOUTS, *_CONVOLUTIONS, *_MATRICES)
+            f"--ignore={path}"
+            for path in _xnnpack_ops((*_FUNCTIONS, *_LAYOUTS, *_CONVOLUTIONS, *_MATRICES))
         ),
     ),
     Suite("xnnpack passes", "fused graphs; data files", ("backends/xnnpack/test/passes",)),

@@ -95,7 +95,7 @@ def environments(rows: list[Row]) -> str:
                 found.setdefault(run.environment, []).append(f"{suite.name} ({runtime})")
     usual = max(found, key=lambda name: len(found[name]))
     lines = [f"Run with {usual}."]
-    lines += [f"With {name}: {', '.join(runs)}." for name, runs in found.items() if name != usual]
+    lines += [f"With {name}: {'; '.join(runs)}." for name, runs in found.items() if name != usual]
     return "\n".join(lines)
 
 

@@ -33,7 +33,7 @@ def scaled(*scales: float) -> bytes:
     ("scale", "text"),
     [
         (1e-40, "; a scale is finite and at least 2^-126"),
-        (3.4e38, "takes together value "),
+        (3.4e38, "takes value "),
         (float("inf"), "has the scale inf; a scale is finite"),
     ],
 )

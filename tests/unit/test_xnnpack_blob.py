@@ -250,7 +250,7 @@ def test_refuses_scales_of_one_node_whose_ratio_float32_does_not_hold(
     after = {"quantization": PerTensor(scale, 0)}
     found = find_violations(changed(blob, values={3: before, 4: after}), None)
     (text,) = (str(violation) for violation in found if str(violation).startswith("convert(3)"))
-    assert "takes together value " in text
+    assert "takes value " in text
     assert f"with scale {scale}" in text
 
 

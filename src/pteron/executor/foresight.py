@@ -67,7 +67,8 @@ class Foresight:
         for slot, found in self._too_large(self._results({})):
             raise InvalidArgumentError(
                 f"the result has shape {found}, the program has room for {tuple(slot.shape)} "
-                f"({slot.untyped_storage().nbytes():,} bytes)"
+                f"({slot.untyped_storage().nbytes():,} bytes)",
+                hint="the program was exported for smaller shapes",
             )
 
     def _results(self, bounds: Mapping[int, Sizes]) -> list[torch.Tensor]:

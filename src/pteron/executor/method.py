@@ -126,7 +126,10 @@ class Method:
         with self._memory.lock:
             self._check_open()
             if not self._has_outputs:
-                raise InvalidStateError(f"method {self.name!r} has not run yet: it has no outputs")
+                raise InvalidStateError(
+                    f"method {self.name!r} has not run yet: it has no outputs",
+                    hint="call run() first, or execute(inputs)",
+                )
             return self._outputs.collect(borrow=self._lend(borrow))
 
     def turn(self) -> AbstractContextManager[object]:
@@ -161,7 +164,8 @@ class Method:
         self._check_open()
         if not self._given:
             raise InvalidArgumentError(
-                f"method {self.name!r} takes {len(self._inputs)} input(s), and none was given yet"
+                f"method {self.name!r} takes {len(self._inputs)} input(s), and none was given yet",
+                hint="call set_inputs(inputs) first, or execute(inputs)",
             )
         self._outputs.prepare()
         try:

@@ -278,7 +278,9 @@ class _Verifier:
         (low, least), (high, most) = min(scales, key=_FIRST), max(scales, key=_FIRST)
         if low < high * _LEAST_SCALE:
             self.report(
-                node, f"takes together {least} with scale {low} and {most} with scale {high}"
+                node,
+                f"takes {least} with scale {low} and {most} with scale {high}; the ratio of the "
+                "two has to be at least 2^-126, as float32 can hold it",
             )
 
     def input_count(self, node: Node) -> bool:
