@@ -243,7 +243,7 @@ def _short(given: Any) -> str:
 def input_takers(table: ValueTable) -> list[Put]:
     """Return one taker for each input of a method."""
     plan: ExecutionPlan = table.plan
-    steps = table.memory_plan.steps
+    steps = table.memory_plan.graph.accesses
     read = frozenset(i for step in steps for i in (*step.reads, *step.updates))
     takers: list[Put] = []
     for position, index in enumerate(plan.inputs):
