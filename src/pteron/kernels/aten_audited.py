@@ -42,7 +42,7 @@ _BY_OVERLOAD: dict[str, str] = {
     "dim_out": "squeeze_copy",
     "dim_values": "median nanmedian",
     "dims_out": "all any squeeze_copy",
-    "dtype_out": "mean view_copy",
+    "dtype_out": "mean",
     "eigenvalues": "_linalg_eigh",
     "grad_input": "max_pool2d_with_indices_backward",
     "int": "sym_size",
