@@ -61,9 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.show:
         show(seeds)
         return 0
-    from differential.random_programs.jobs import MakeBuilt
+    from differential.random_programs.jobs import MakeBuilt, MakeExported
 
-    make = MakeBuilt(options.shrink)
+    make = MakeExported() if options.exported else MakeBuilt(options.shrink)
     totals, begin = Totals(), time.monotonic()
     for outcome in campaign(make, seeds, jobs=options.jobs, minutes=options.minutes):
         totals.add(outcome)
@@ -90,6 +90,8 @@ def write_summary(options: argparse.Namespace, totals: Totals) -> None:
     groups = sorted(totals.keys.items(), key=lambda item: -len(item[1]))
     for key, found in groups:
         sys.stdout.write(f"{len(found):5} {key} (seeds {', '.join(map(str, found[:5]))})\n")
+    for why, count in totals.refused.most_common(12):
+        sys.stdout.write(f"{count:5} not exported: {why}\n")
     sys.stdout.write(totals.line() + "\n")
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)

@@ -37,6 +37,7 @@ class Assembler:
         self._index: dict[int, int] = {}
         """Value of the file by value of the recipe."""
         self._literals: dict[tuple[type, Any], int] = {}
+        self._data: dict[int, int] = {}
         self._initial: list[schema.Buffer] = [schema.Buffer(storage=b"")]
 
     def finish(self) -> bytes:
@@ -74,8 +75,11 @@ class Assembler:
         if value.data is not None:
             initial = place is not None
             buffer = self._bytes(value.data, value.order, initial=initial)
-        if recipe.values[owner].role is Role.STATE and recipe.layout.state_named:
-            name = f"state{owner}"
+            self._data[index] = buffer
+        same = index == owner or value.silent  # exporters write what state has to its views, too
+        if recipe.values[owner].role is Role.STATE and same:
+            buffer = self._data.get(owner, 0)
+            name = f"state{owner}" if recipe.layout.state_named else None
         extra = None
         if name is not None:
             extra = schema.ExtraTensorInfo(fully_qualified_name=name)

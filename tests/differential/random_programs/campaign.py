@@ -28,6 +28,8 @@ class Outcome:
     key: str = ""
     """Kind, operators of the smallest program and ways that fail: findings alike share it."""
     seconds: float = 0.0
+    refused: str = ""
+    """Why the exporter made no program of it."""
 
 
 @dataclass(slots=True)
@@ -38,6 +40,7 @@ class Totals:
     runs: int = 0
     seeds: int = 0
     failing: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     keys: dict[str, list[int]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -47,6 +50,8 @@ class Totals:
         self.seeds += 1
         self.programs += outcome.programs
         self.runs += outcome.runs
+        if outcome.refused:
+            self.refused[outcome.refused[:60]] += 1
         if outcome.findings:
             self.failing += 1
             self.kinds.update({f["kind"] for f in outcome.findings})

@@ -59,28 +59,28 @@ SNAPSHOTS = (
 """What is put in front of a change in place: a copy or view that is read afterwards."""
 
 
-def recipe_of(seed: int) -> Recipe:
-    """Return the recipe of a seed; the same one each time."""
+def recipe_of(seed: int, *, exports: bool = False) -> Recipe:
+    """Return the recipe of a seed, the same one each time; one that can be exported, if asked."""
     for attempt in range(100):
-        rng = random.Random(f"{seed}.{attempt}")
-        found = _try(seed, rng)
+        rng = random.Random(f"{seed}.{attempt}.{exports}")
+        found = _try(seed, rng, exports)
         if found is not None:
             return found
     raise AssertionError(f"seed {seed} gives no program")
 
 
-def _profile(rng: random.Random) -> Profile:
+def _profile(rng: random.Random, exports: bool) -> Profile:
     dtypes: tuple[torch.dtype, ...] = (torch.float32,)
     if rng.random() < 0.45:
         dtypes = (*dtypes, *rng.sample(OTHER_TYPES, rng.randint(1, 2)))
         if rng.random() < 0.3:
             dtypes = dtypes[1:]
-    return Profile(dtypes, rng.random() < 0.15, rng.randint(2, 14))
+    return Profile(dtypes, rng.random() < 0.15, rng.randint(2, 14), exports)
 
 
-def _try(seed: int, rng: random.Random) -> Recipe | None:
+def _try(seed: int, rng: random.Random, exports: bool) -> Recipe | None:
     """Draw a program, or return None if it cannot be called with other numbers."""
-    s = Sketch(rng, _profile(rng))
+    s = Sketch(rng, _profile(rng, exports))
     s.eager_of = dict(fresh_state())
     for _ in range(rng.randint(1, 2)):
         s.input(_shape(s), rng.choice(s.profile.dtypes))
@@ -111,17 +111,19 @@ def _grow(s: Sketch, weights: list[float], count: int, depth: int) -> None:
         if draw < 0.06 and depth == 0:
             _add_branch(s, weights)
             continue
-        if draw < 0.10:
+        if draw < 0.10 and not s.profile.exports:
             _add_silent(s)
             continue
         (name,) = s.rng.choices(NAMES, weights)
-        _add(s, ROWS[name])
+        _add(s, ROWS[name], depth)
 
 
-def _add(s: Sketch, row: Row) -> None:
+def _add(s: Sketch, row: Row, depth: int = 0) -> None:
     """Add a call of an operator, if the program has arguments for it."""
-    if s.profile.dynamic and not row.dynamic:
+    if (s.profile.dynamic and not row.dynamic) or (s.profile.exports and not row.exports):
         return
+    if s.profile.exports and depth and row.changes:
+        return  # the bodies of a cond change nothing that is outside
     s.row = row
     before = len(s.steps)
     try:
@@ -193,6 +195,7 @@ def _add_branch(s: Sketch, weights: list[float]) -> None:
         for a in news[0]
         for b in (*news[1], *visible[-4:])
         if _match(s.values[a], s.values[b])
+        and (s.values[a].shape == s.values[b].shape or not s.profile.exports)
     ]
     s.rng.shuffle(pairs)
     results = []
@@ -217,6 +220,8 @@ def _add_branch(s: Sketch, weights: list[float]) -> None:
         )
         s.unread.add(out)
         results.append((out, then, otherwise))
+    if s.profile.exports and not results:
+        return
     s.unread.discard(predicate)
     s.steps.append(Branch(predicate, bodies[0], bodies[1], tuple(results)))
 
@@ -239,7 +244,7 @@ def _outputs(s: Sketch) -> tuple[int, ...]:
         if s.rng.random() < 0.6:
             row = s.row = ROWS[s.rng.choice(READERS)]
             try:
-                if CLASSES.get(s.values[index].dtype, "i") not in row.dtypes:
+                if CLASSES.get(s.values[index].dtype, "i") not in row.dtypes or not row.exports:
                     raise NoFit
                 args: list[draws.Arg] = [Ref(index)]
                 for draw in row.args[1:]:
@@ -283,6 +288,8 @@ def _with_calls(recipe: Recipe, s: Sketch) -> Recipe | None:
             tensor = random_tensor(s.noise, shape, value.dtype, value.high)
             if value.dtype is torch.bool and not shape:
                 tensor.fill_((number + rng.randrange(2)) % 2 == 0)
+            if len(shape) > 1 and rng.random() < 0.2 and tensor.numel():
+                tensor = tensor[:1].expand(tensor.shape)  # a run on strided inputs expands it
             inputs.append(laid_out(tensor, value.order))
         calls.append(tuple(inputs))
     if rng.random() < 0.3:

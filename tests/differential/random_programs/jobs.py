@@ -6,11 +6,14 @@ import time
 from dataclasses import dataclass
 
 from differential.random_programs.campaign import Outcome
-from differential.random_programs.checking import Finding, check, operators_of
+from differential.random_programs.checking import Finding, check, check_program, operators_of
+from differential.random_programs.exported import calls_of, export, exportable, results
 from differential.random_programs.generator import recipe_of
-from differential.random_programs.notation import recipe_text
+from differential.random_programs.notation import program_text, recipe_text
+from differential.random_programs.operators import ROWS
+from differential.random_programs.own_kernels import EXPORTED
 from differential.random_programs.recipe import Recipe
-from differential.random_programs.running import VARIANTS, quiet
+from differential.random_programs.running import MORE_VARIANTS, VARIANTS, quiet
 from differential.random_programs.shrinking import shrink
 
 
@@ -38,7 +41,7 @@ class BuiltJob:
         if self.shrinks > 0:
             self.shrinks -= 1
             small = shrink(recipe, findings[0], seconds=self.shrink_seconds)
-            findings = check(small) or findings
+            findings = check(small, MORE_VARIANTS) or findings
         names = " ".join(sorted(operators_of(small)))
         ways = "; ".join(f.variant for f in findings)
         text = recipe_text(small)
@@ -57,3 +60,48 @@ class MakeBuilt:
         """Return the job."""
         quiet()
         return BuiltJob(self.shrinks)
+
+
+@dataclass
+class ExportedJob:
+    """Checks exported modules; those that the exporter refuses count as no program."""
+
+    def __call__(self, seed: int) -> Outcome:
+        """Check one seed."""
+        recipe = exportable(seed)
+        calls = calls_of(recipe)
+        try:
+            wanted = results(recipe, calls)  # an expanded view cannot be changed in place
+            data = export(recipe)
+        except Exception as error:  # noqa: BLE001 - whatever the exporter has to say
+            return Outcome(seed, refused=f"{type(error).__name__}: {str(error)[:200]}")
+        names = own_names(recipe)
+        most = max((value.slack for value in recipe.values), default=0.0)
+        changes = any(ROWS[name].changes for name in operators_of(recipe))
+        slack = [most if changes else recipe.values[i].slack for i in recipe.outputs]
+        found = check_program(
+            data, names, calls, wanted, slack, VARIANTS, seed=seed, form="exported"
+        )
+        outcome = Outcome(seed, 1, len(VARIANTS) * len(calls), [f.as_dict() for f in found])
+        if found:
+            outcome.smallest = "\n".join(
+                [program_text(data), *(f"{f.variant}: {f.kind}: {f.detail}" for f in found)]
+            )
+            names = operators_of(recipe)
+            outcome.key = f"exported {found[0].kind} | {' '.join(sorted(names))}"
+        return outcome
+
+
+def own_names(recipe: Recipe) -> set[str]:
+    """Return the operators of a recipe, own ones as an exported file names them."""
+    return {f"{n}.out" if n in EXPORTED else n for n in operators_of(recipe)}
+
+
+@dataclass(frozen=True)
+class MakeExported:
+    """Makes the job in a process of its own."""
+
+    def __call__(self) -> ExportedJob:
+        """Return the job."""
+        quiet()
+        return ExportedJob()

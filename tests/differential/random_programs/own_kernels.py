@@ -116,11 +116,12 @@ def pteron_kernels(names: set[str]) -> dict[str, Any]:
 
     found = {}
     for row in OWN:
-        if row.name in names:
-            make = WITH_STATE.get(row.name)
-            function = as_function(make()) if make is not None else row.eager
-            function = PTERON_FORMS.get(row.name, function)
-            found[row.name] = kernel_from_function(row.name, function, **FACTS.get(row.name, {}))
+        for name in (row.name, f"{row.name}.out"):
+            if name in names:
+                make = WITH_STATE.get(row.name)
+                function = as_function(make()) if make is not None else row.eager
+                function = PTERON_FORMS.get(row.name, function)
+                found[name] = kernel_from_function(name, function, **FACTS.get(row.name, {}))
     return found
 
 
@@ -139,16 +140,125 @@ PTERON_FORMS: dict[str, Callable[..., Any]] = {"own::last_of_memory.out": last_o
 
 WHERE = d.tensor(dtypes=F)
 
+
+def operator(name: str) -> Callable[..., Any]:
+    """Return an operator that ``define_for_export`` makes, looked up when it is called."""
+
+    def call(*args: Any) -> Any:
+        return getattr(torch.ops.own, name)(*args)
+
+    return call
+
+
+def _not_in_eager(*args: Any) -> Tensor:
+    raise RuntimeError("eager runs call the kernels themselves")
+
+
 OWN: tuple[Row, ...] = (
-    Row("own::dense_sum", (WHERE,), dense_sum, "own", 1.5, returns="plain", dtypes=F),
-    Row("own::last_of_memory.out", (WHERE,), reversed_memory, "own", 1.5, dtypes=F),
-    Row("own::same", (d.T,), same, "own", returns="plain"),
-    Row("own::every_other", (d.tensor(least=1, dtypes=F),), every_other, "own", returns="plain"),
-    Row("own::both", (WHERE,), both, "own", returns="plain"),
-    Row("own::bump", (d.target(), d.const(5.0)), bump, "change", 2, (0,), "nothing", dtypes=F),
-    Row("own::scale_", (d.target(), d.LIKE), scale_, "change", 1, (0,), "self", dtypes=F),
-    Row("own::add_into", (WHERE, d.target_like), add_into, "change", 2, (1,), "nothing", dtypes=F),
-    Row("own::counter", (WHERE,), same, "own", returns="plain", dtypes=F),
-    Row("own::noise", (d.const(4),), same, "own", 0.7, returns="plain", dtypes=F),
-    Row("own::tick", (), lambda: None, "own", 0.7, returns="plain", dtypes=F),
+    Row(
+        "own::dense_sum",
+        (WHERE,),
+        dense_sum,
+        "own",
+        1.5,
+        returns="plain",
+        dtypes=F,
+        traced=operator("dense_sum"),
+    ),
+    Row("own::last_of_memory.out", (WHERE,), reversed_memory, "own", 1.5, dtypes=F, exports=False),
+    Row("own::same", (d.T,), same, "own", returns="plain", exports=False),
+    Row(
+        "own::every_other",
+        (d.tensor(least=1, dtypes=F),),
+        every_other,
+        "own",
+        returns="plain",
+        exports=False,
+    ),
+    Row("own::both", (WHERE,), both, "own", returns="plain", exports=False),
+    Row(
+        "own::bump",
+        (d.target(), d.const(5.0)),
+        bump,
+        "change",
+        2,
+        (0,),
+        "nothing",
+        dtypes=F,
+        exports=False,
+    ),
+    Row(
+        "own::scale_",
+        (d.target(), d.LIKE),
+        scale_,
+        "change",
+        1,
+        (0,),
+        "self",
+        dtypes=F,
+        exports=False,
+    ),
+    Row(
+        "own::add_into",
+        (WHERE, d.target_like),
+        add_into,
+        "change",
+        2,
+        (1,),
+        "nothing",
+        dtypes=F,
+        exports=False,
+    ),
+    Row(
+        "own::counter", (WHERE,), same, "own", returns="plain", dtypes=F, traced=operator("counter")
+    ),
+    Row(
+        "own::noise",
+        (d.const(4),),
+        same,
+        "own",
+        0.7,
+        returns="plain",
+        dtypes=F,
+        exports=False,
+    ),
+    Row(
+        "own::tick",
+        (),
+        lambda: None,
+        "own",
+        0.7,
+        returns="plain",
+        dtypes=F,
+        exports=False,
+    ),
 )
+
+EXPORTED = {
+    "own::dense_sum": "dense_sum(Tensor x) -> Tensor",
+    "own::counter": "counter(Tensor x) -> Tensor",
+}
+"""Schemas of those that exported modules call; the file names their out variants."""
+
+_library: list[torch.library.Library] = []
+
+
+def define_for_export() -> None:
+    """Tell torch of the operators, once, so that modules with them can be exported."""
+    if _library:
+        return
+    library = torch.library.Library("own", "DEF")
+    _library.append(library)
+    shapes: dict[str, Callable[..., Tensor]] = {
+        "dense_sum": lambda x: x.new_empty(x.numel()),
+        "counter": torch.empty_like,
+    }
+    for schema in EXPORTED.values():
+        name, _, rest = schema.partition("(")
+        arguments = rest.partition(")")[0]
+        out = f"{arguments}, *, Tensor(a!) out" if arguments else "*, Tensor(a!) out"
+        library.define(schema, tags=())
+        library.define(f"{name}.out({out}) -> Tensor(a!)")
+        library.impl(name, shapes[name], "Meta")
+        library.impl(f"{name}.out", lambda *a, out, **k: out, "Meta")
+        library.impl(name, _not_in_eager, "CPU")

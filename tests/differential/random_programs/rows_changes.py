@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -33,14 +36,19 @@ def tokens(s: Sketch, args: list[Arg]) -> Arg:
     return Ref(s.supply(shape, torch.float32))
 
 
-def cache(*, of: int = 0) -> d.Draw:
-    """Draw a cache for argument ``of``: as it, but with more positions in dimension 1."""
+def cache(*, of: int = 0, like: int | None = None) -> d.Draw:
+    """Draw a cache for argument ``of``: as it, but with more positions in dimension 1.
+
+    ``like`` is another cache that has the same size.
+    """
 
     def draw(s: Sketch, args: list[Arg]) -> Arg:
         given = args[of]
         assert isinstance(given, Ref)
         shape = s.values[given.index].shape
         taken = {i for arg in args for i in d_refs(arg)}
+        other = None if like is None else args[like]
+        size = s.values[other.index].shape[1] if isinstance(other, Ref) else None
 
         def fits(i: int) -> bool:
             v = s.values[i]
@@ -48,7 +56,7 @@ def cache(*, of: int = 0) -> d.Draw:
                 len(v.shape) == 4
                 and v.dtype is torch.float32
                 and (v.shape[0], *v.shape[2:]) == (shape[0], *shape[2:])
-                and v.shape[1] >= shape[1]
+                and (v.shape[1] >= shape[1] if size is None else v.shape[1] == size)
                 and d.root(s.values, i) not in {d.root(s.values, t) for t in taken}
                 and s.values[d.root(s.values, i)].role in (d.Role.STATE, d.Role.RESULT)
                 and tuple(v.order) == (0, 1, 2, 3)
@@ -57,7 +65,8 @@ def cache(*, of: int = 0) -> d.Draw:
         found = [i for i in s.visible if fits(i)]
         if found and s.rng.random() < 0.85:
             return Ref(s.rng.choice(found))
-        return Ref(s.state((shape[0], shape[1] + s.rng.randint(0, 3), *shape[2:]), torch.float32))
+        size = shape[1] + s.rng.randint(0, 3) if size is None else size
+        return Ref(s.state((shape[0], size, *shape[2:]), torch.float32))
 
     return draw
 
@@ -89,6 +98,17 @@ def token_places(s: Sketch, args: list[Arg]) -> Arg:
     shape, places = s.values[new.index].shape, s.values[old.index].shape[1]
     rows = [torch.randperm(places, generator=s.noise)[: shape[1]] for _ in range(shape[0])]
     return Ref(s.constant(torch.stack(rows)))
+
+
+def llama(name: str) -> Callable[..., Any]:
+    """Return an operator that the wheel registers with torch, looked up when it is called."""
+
+    def call(*args: Any) -> Any:
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401 - it registers
+
+        return getattr(torch.ops.llama, name)(*args)
+
+    return call
 
 
 def update_cache(value: Tensor, cache: Tensor, start: int) -> Tensor:
@@ -240,6 +260,7 @@ CHANGES: tuple[Row, ...] = (
         "llama::update_cache.out",
         [tokens, cache(), cache_position()],
         update_cache,
+        traced=llama("update_cache"),
         changes=(1,),
         returns="ignored",
         weight=5,
@@ -248,6 +269,7 @@ CHANGES: tuple[Row, ...] = (
         "llama::update_cache_with_indices.out",
         [tokens, cache(), ZERO, token_places],
         update_cache_with_indices,
+        traced=llama("update_cache_with_indices"),
         changes=(1,),
         returns="ignored",
         weight=2,
@@ -259,7 +281,7 @@ CHANGES: tuple[Row, ...] = (
             like_query,
             like_query,
             cache(),
-            cache(),
+            cache(like=3),
             cache_position(at=3),
             query_length,
             NONE,
@@ -268,6 +290,7 @@ CHANGES: tuple[Row, ...] = (
             NONE,
         ],
         sdpa_with_kv_cache,
+        traced=llama("sdpa_with_kv_cache"),
         changes=(3, 4),
         returns="out",
         weight=2,
@@ -278,6 +301,7 @@ CHANGES: tuple[Row, ...] = (
         "executorch::update_cross_attn_cache",
         [smaller, cross_cache],
         update_cross_attn_cache,
+        exports=False,
         changes=(1,),
         returns="plain",
         weight=1,

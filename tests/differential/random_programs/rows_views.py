@@ -15,7 +15,6 @@ from differential.random_programs.table import NoFit, Row, math, view
 
 T = d.T
 A = torch.ops.aten
-SCALAR_TYPES = {torch.float32: 6, torch.int32: 3}
 
 
 def plain(x: Tensor, *_: Any) -> Tensor:
@@ -23,18 +22,21 @@ def plain(x: Tensor, *_: Any) -> Tensor:
     return x
 
 
+def cloned(x: Tensor, memory_format: int | None) -> Tensor:
+    """Copy, or ask for contiguous memory, as people write it."""
+    return x.clone() if memory_format is None else x.contiguous()
+
+
+def in_format(x: Tensor, _: bool, order: list[int]) -> Tensor:
+    """Return the tensor in the memory format that a dim order stands for."""
+    last = order == [0, 2, 3, 1]
+    return x.to(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
 def reordered(x: Tensor, *rest: Any) -> Tensor:
     """Return the tensor in the dim order of the last argument."""
     order = rest[-1]
     return x if order is None else laid_out(x, order)
-
-
-def converted(x: Tensor, *rest: Any) -> Tensor:
-    """Return the tensor in the dtype of the keyword that comes last or before the dim order."""
-    dtype = next(r for r in rest if isinstance(r, torch.dtype))
-    order = next((r for r in rest if isinstance(r, list)), None)
-    changed = x.to(dtype)
-    return changed if order is None else laid_out(changed, order)
 
 
 def dim_order(s: Sketch, args: list[Arg]) -> Arg:
@@ -120,16 +122,17 @@ VIEWS: tuple[Row, ...] = (
     view("aten::unsqueeze_copy.out", [T, d.new_dim], torch.unsqueeze),
     view("aten::squeeze_copy.dims_out", [T, d.ones_dims], torch.squeeze),
     view("aten::squeeze_copy.dim_out", [d.tensor(least=1), d.dim], torch.squeeze, dynamic=False),
-    view("aten::clone.out", [T, d.one_of(None, 0, 1)], plain, weight=3),
-    view("aten::alias_copy.out", [T], plain),
-    view("aten::detach_copy.out", [T], plain, weight=0.5),
-    view("aten::lift_fresh_copy.out", [T], plain, weight=0.5),
+    view("aten::clone.out", [T, d.one_of(None, 0, 1)], plain, weight=3, traced=cloned),
+    view("aten::alias_copy.out", [T], plain, traced=torch.Tensor.contiguous),
+    view("aten::detach_copy.out", [T], plain, weight=0.5, traced=torch.detach),
+    view("aten::lift_fresh_copy.out", [T], plain, weight=0.5, exports=False),
     view(
         "aten::as_strided_copy.out",
         [T, d.strided_size, d.strides, d.offset],
         torch.as_strided,
         weight=3,
         dynamic=False,
+        traced=lambda x, *a: x.contiguous().as_strided(*a),
     ),
     view(
         "aten::view_as_complex_copy.out", [pair_last], torch.view_as_complex, dtypes="f", weight=2
@@ -179,8 +182,21 @@ VIEWS: tuple[Row, ...] = (
         returns="list",
         dynamic=False,
     ),
-    view("dim_order_ops::_clone_dim_order.out", [T, NO, dim_order], reordered, weight=2),
-    view("executorch_prim::et_view.default", [T, d.sizes], flat_view, returns="view", weight=2),
+    view(
+        "dim_order_ops::_clone_dim_order.out",
+        [T, NO, dim_order],
+        reordered,
+        weight=2,
+        traced=in_format,
+    ),
+    view(
+        "executorch_prim::et_view.default",
+        [T, d.sizes],
+        flat_view,
+        returns="view",
+        weight=2,
+        traced=torch.reshape,
+    ),
     math("aten::cat.out", [d.several, ZERO], torch.cat, weight=3),
     math("aten::stack.out", [d.alike, d.one_of(0, -1)], torch.stack),
     math(
@@ -203,6 +219,6 @@ VIEWS: tuple[Row, ...] = (
         torch.constant_pad_nd,
     ),
     math("aten::tril.out", [d.tensor(least=2), d.one_of(0, 1, -1)], torch.tril),
-    math("dim_order_ops::_to_dim_order_copy.out", [T, NO, dim_order], reordered),
+    math("dim_order_ops::_to_dim_order_copy.out", [T, NO, dim_order], reordered, exports=False),
 )
 """``_to_dim_order_copy`` here keeps the dtype: it is the dtype of its out tensor."""

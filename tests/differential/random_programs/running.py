@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from differential.random_programs.own_kernels import pteron_kernels
+from differential.random_programs.own_kernels import WITH_STATE, pteron_kernels
 from pteron import Method, Runtime
 from pteron.memory.device_allocator import device_allocator
+from pteron.runtime import Program
 from support.tagged_device import TaggedDevice
 
 HAS_SWITCH = "optimize" in inspect.signature(Runtime.load_program).parameters
+DEVICE_MAP = {"cpu": "cuda"}
+
+
+def opened(data: bytes, *, passes: bool, **facts: Any) -> Program:
+    """Open a program with or without the passes that leave work out (see also ``loading``)."""
+    if HAS_SWITCH:
+        facts["optimize"] = passes
+    return Runtime.get().load_program(data, **facts)
 
 
 @contextmanager
-def opened(
-    data: bytes, kernels: Mapping[str, Any], *, passes: bool, device_map: Any = None
-) -> Iterator[Any]:
-    """Open a program with or without the passes that leave work out.
-
-    This is the only place that knows how they are switched off.
-    """
-    facts: dict[str, Any] = {"kernels": kernels or None, "device_map": device_map}
+def loading(*, passes: bool) -> Iterator[None]:
+    """Load methods with or without the passes, where ``load_program`` has no switch."""
     if HAS_SWITCH:
-        with Runtime.get().load_program(data, optimize=passes, **facts) as program:
-            yield program
+        yield
         return
     from pteron.executor.bind import PlanBinder
 
@@ -40,8 +42,7 @@ def opened(
     before = defaults["optimize"]
     defaults["optimize"] = passes
     try:
-        with Runtime.get().load_program(data, **facts) as program:
-            yield program
+        yield
     finally:
         defaults["optimize"] = before
 
@@ -65,13 +66,21 @@ class Variant:
 
 VARIANTS: tuple[Variant, ...] = (
     Variant("passes on", scribble=True),
-    Variant("passes off", passes=False),
-    Variant("passes on, borrowed, strided", borrow=True, strided=True),
-    Variant("passes off, borrowed, strided", passes=False, borrow=True, strided=True),
-    Variant("second instance", second=True),
-    Variant("on a device", device=True),
-    Variant("on a device, passes off, borrowed", passes=False, device=True, borrow=True),
+    Variant("passes off, borrowed", passes=False, borrow=True),
+    Variant("passes on, borrowed, strided, second", borrow=True, strided=True, second=True),
+    Variant("passes off, strided, second", passes=False, strided=True, second=True),
+    Variant("passes on, device", device=True),
 )
+"""Every way is in one of them at least; together they are quick."""
+
+MORE_VARIANTS: tuple[Variant, ...] = (
+    *VARIANTS,
+    Variant("passes on, borrowed", borrow=True),
+    Variant("passes on, strided", strided=True),
+    Variant("passes on, second", second=True),
+    Variant("passes off, device, borrowed", passes=False, device=True, borrow=True),
+)
+"""Those that tell apart what the combined ones found."""
 
 
 def strided(tensor: Tensor, number: int) -> Tensor:
@@ -89,40 +98,61 @@ def strided(tensor: Tensor, number: int) -> Tensor:
     return wide[..., 1::2]
 
 
-def run(
-    data: bytes, operators: set[str], calls: Sequence[Sequence[Any]], variant: Variant
-) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the outputs of every call; after the last call, those of all again, if they are owned.
+class Session:
+    """Owns a file that is open in several ways, for the variants that take turns on it."""
 
-    Outputs that a call lent are copied at once, as a caller has to.
-    """
-    kernels = pteron_kernels(operators)
-    device = device_allocator(TaggedDevice()) if variant.device else nullcontext()
-    place = {"cpu": "cuda"} if variant.device else None
-    with (
-        device,
-        opened(data, kernels, passes=variant.passes, device_map=place) as program,
-    ):
-        method: Method = program.load_method("forward")
-        if variant.second:
-            if not any(name.startswith("own::") for name in kernels):  # they may count calls
-                method.execute(_inputs(calls[0], variant))
-            method = program.new_method("forward")
-        held: list[tuple[int, list[Any]]] = []
-        for number, given in enumerate(calls):
-            inputs = _inputs(given, variant)
-            outputs = method.execute(inputs, borrow_outputs=variant.borrow)
-            if variant.borrow:
-                yield number, [_copy(value) for value in outputs]
-                continue
-            yield number, outputs
-            if variant.scribble:
-                for value in outputs:
-                    if isinstance(value, Tensor):
-                        value.fill_(1)
-            else:
-                held.append((number, outputs))
-        yield from held
+    def __init__(self, data: bytes, operators: set[str]) -> None:
+        self._data = data
+        self._operators = operators
+        self._counts = any(name.removesuffix(".out") in WITH_STATE for name in operators)
+        self._programs: dict[Any, Program] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _program(self, variant: Variant) -> Program:
+        key = variant if self._counts else (variant.passes, variant.device)
+        if key not in self._programs:
+            facts: dict[str, Any] = {"kernels": pteron_kernels(self._operators) or None}
+            if variant.device:
+                facts["device_map"] = DEVICE_MAP
+            program = opened(self._data, passes=variant.passes, **facts)
+            self._programs[key] = self._stack.enter_context(program)
+        return self._programs[key]
+
+    def run(
+        self, calls: Sequence[Sequence[Any]], variant: Variant
+    ) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the outputs of every call; at the end those of all again, where they are owned.
+
+        Outputs that a call lent are copied at once, as a caller has to.
+        """
+        device = device_allocator(TaggedDevice()) if variant.device else nullcontext()
+        with device:
+            program = self._program(variant)
+            with loading(passes=variant.passes):
+                load = program.new_method if variant.second else program.load_method
+                method: Method = load("forward")
+            if not variant.second and method.state:
+                method.reset()
+            held: list[tuple[int, list[Any]]] = []
+            for number, given in enumerate(calls):
+                outputs = method.execute(_inputs(given, variant), borrow_outputs=variant.borrow)
+                if variant.borrow:
+                    yield number, [_copy(value) for value in outputs]
+                    continue
+                yield number, outputs
+                if variant.scribble:
+                    for value in outputs:
+                        if isinstance(value, Tensor):
+                            value.fill_(1)
+                else:
+                    held.append((number, outputs))
+            yield from held
 
 
 def _inputs(given: Sequence[Any], variant: Variant) -> list[Any]:

@@ -24,7 +24,7 @@ from differential.random_programs.recipe import (
     named,
     walk,
 )
-from differential.random_programs.running import VARIANTS, Variant
+from differential.random_programs.running import MORE_VARIANTS, Variant
 from differential.random_programs.sketch import laid_out
 
 SECONDS = 20.0
@@ -33,7 +33,7 @@ SECONDS = 20.0
 def shrink(recipe: Recipe, finding: Finding, *, seconds: float = SECONDS) -> Recipe:
     """Return the smallest recipe that was found with a finding of the same kind and variant."""
     end = time.monotonic() + seconds
-    variant = next(v for v in VARIANTS if v.name == finding.variant)
+    variant = next(v for v in MORE_VARIANTS if v.name == finding.variant)
 
     def fails(candidate: Recipe | None) -> bool:
         return candidate is not None and fails_alike(candidate, finding, variant)

@@ -51,6 +51,8 @@ class Profile:
     dtypes: tuple[torch.dtype, ...]
     dynamic: bool
     steps: int
+    exports: bool = False
+    """Whether a torch module is made of it, and exported."""
 
 
 class Sketch:
@@ -164,7 +166,7 @@ class Sketch:
 
     def number(self, high: int) -> Arg:
         """Return a whole number up to, but without, ``high``: as it is, or read from an input."""
-        if self.rng.random() < 0.7 or len(self.inputs) >= 5:
+        if self.profile.exports or self.rng.random() < 0.7 or len(self.inputs) >= 5:
             return self.rng.randrange(high)
         source = self.supply((), torch.int64, high)
         (out,) = self.run(self.row_named("aten::_local_scalar_dense"), [Ref(source)])

@@ -23,7 +23,7 @@ class Row:
     """An operator: how its arguments are drawn, and what it computes in eager torch.
 
     ``eager`` takes the arguments by position and returns the result or results. A result that
-    shares memory with an argument is copied by the oracle, unless the row says ``shares``.
+    shares memory with an argument is copied by the oracle, unless it ``returns`` a view.
     """
 
     name: str
@@ -50,8 +50,10 @@ class Row:
     """Whether small errors of arguments stay small; others are given exact ones only."""
     dtypes: str = "fhib"
     """f: float32, h: halves, i: whole numbers, b: bool, c: complex."""
-    once: bool = False
-    """Whether it may be left out or moved by no one: it has state of its own."""
+    traced: Callable[..., Any] | None = None
+    """What an exported module calls instead of ``eager``, if that is not what people write."""
+    exports: bool = True
+    """Whether a module can be exported that does this."""
 
 
 def view(name: str, args: list[Draw], eager: Callable[..., Any], **facts: Any) -> Row:
