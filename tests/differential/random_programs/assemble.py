@@ -136,7 +136,8 @@ class Assembler:
 
     def _call(self, step: Call) -> None:
         row, builder = ROWS[step.op], self._builder
-        args = [self._arg(arg, step.op, at) for at, arg in enumerate(step.args)]
+        given = step.args[: len(step.args) - row.hidden]
+        args = [self._arg(arg, step.op, at) for at, arg in enumerate(given)]
         outs = [self._index[i] for i in step.outs]
         if row.returns in ("out", "ignored"):
             again = outs if len(outs) == 1 else [builder.tensors(outs)]

@@ -302,29 +302,13 @@ def _unplanned(recipe: Recipe, rng: random.Random) -> Recipe:
     """Take inputs, outputs or state out of the plan, as settings of the exporter do."""
     draw = rng.random()
     values = list(recipe.values)
-    inputs = set(recipe.inputs) if draw < 0.35 else set()
-    owners = {root(values, i) for i in recipe.outputs}
-    outputs = (
-        {
-            i
-            for i in owners
-            if values[i].role is Role.RESULT
-            and not any(v.silent and root(values, k) == i for k, v in enumerate(values))
-        }
-        if 0.2 < draw < 0.5
-        else set()
-    )
-    states = (
-        {
-            i
-            for i, v in enumerate(values)
-            if v.role is Role.STATE
-            and v.data is not None
-            and not any(w.silent and root(values, k) == i for k, w in enumerate(values))
-        }
-        if not recipe.layout.state_planned
-        else set()
-    )
-    for index in inputs | outputs | states:
+    silent = {root(values, i) for i, v in enumerate(values) if v.silent}  # they have a place
+    inputs = set(recipe.inputs) - silent if draw < 0.35 else set()
+    results = {root(values, i) for i in recipe.outputs if 0.2 < draw < 0.5} - silent
+    results = {i for i in results if values[i].role is Role.RESULT}
+    states = {i for i, v in enumerate(values) if v.role is Role.STATE and v.data is not None}
+    if recipe.layout.state_planned:
+        states = set()
+    for index in inputs | results | (states - silent):
         values[index] = replace(values[index], planned=False)
     return replace(recipe, values=tuple(values))

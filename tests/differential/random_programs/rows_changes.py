@@ -228,7 +228,50 @@ def index_put(x: Tensor, rows: list[Tensor], values: Tensor, accumulate: bool) -
     return x.index_put_(tuple(rows), values, accumulate)
 
 
+def running(s: Sketch, args: list[Arg]) -> Arg:
+    """Draw running statistics of the channels: a result, since they are not exact."""
+    shape = d.first(s, args).shape
+    if 0 in shape or shape[0] * shape[2] < 2:
+        raise NoFit
+    taken = {i for arg in args for i in d_refs(arg)}
+    found = [
+        i
+        for i in s.visible
+        if s.values[i].shape == (shape[1],)
+        and s.values[i].dtype is torch.float32
+        and s.values[i].role is d.Role.RESULT
+        and s.values[i].source is None
+        and i not in taken
+    ]
+    if found and s.rng.random() < 0.7:
+        return Ref(s.rng.choice(found))
+    (out,) = s.run(s.row_named("aten::full.out"), [(shape[1],), 1.0])
+    return Ref(out)
+
+
 CHANGES: tuple[Row, ...] = (
+    change(
+        "aten::_native_batch_norm_legit.out",
+        [
+            d.tensor(rank=3, dtypes="f"),
+            d.of_shape("0.1", optional=0.3),
+            d.of_shape("0.1", optional=0.3),
+            running,
+            running,
+            d.const(True),
+            d.const(0.5),
+            d.const(0.5),
+        ],
+        torch.ops.aten._native_batch_norm_legit,
+        changes=(3, 4),
+        returns="out",
+        inexact=True,
+        whole=False,
+        steady=False,
+        dtypes="f",
+        dynamic=False,
+        exports=False,
+    ),
     change("aten::copy_", [TARGET, d.SPREAD, NO], lambda x, y, _: x.copy_(y), weight=3),
     change(
         "aten::add_.Tensor", [d.target(), d.SPREAD, ONE], lambda x, y, a: x.add_(y), dtypes="fhi"
@@ -263,7 +306,7 @@ CHANGES: tuple[Row, ...] = (
         traced=llama("update_cache"),
         changes=(1,),
         returns="ignored",
-        weight=5,
+        weight=12,
     ),
     change(
         "llama::update_cache_with_indices.out",
@@ -272,7 +315,7 @@ CHANGES: tuple[Row, ...] = (
         traced=llama("update_cache_with_indices"),
         changes=(1,),
         returns="ignored",
-        weight=2,
+        weight=5,
     ),
     change(
         "llama::sdpa_with_kv_cache.out",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from differential.random_programs import draws as d
 from differential.random_programs.draws import MINUS_ONE, NO, ZERO
-from differential.random_programs.recipe import Arg, Ref
+from differential.random_programs.recipe import Arg, Ref, Tensors
 from differential.random_programs.sketch import Sketch, laid_out
 from differential.random_programs.table import NoFit, Row, math, view
 
@@ -37,6 +37,16 @@ def reordered(x: Tensor, *rest: Any) -> Tensor:
     """Return the tensor in the dim order of the last argument."""
     order = rest[-1]
     return x if order is None else laid_out(x, order)
+
+
+def converted(x: Tensor, _: bool, order: list[int], dtype: torch.dtype) -> Tensor:
+    """Return the tensor in another dtype, which the file says by its out tensor."""
+    return laid_out(x.to(dtype), order)
+
+
+def other_dtype(s: Sketch, args: list[Arg]) -> Arg:
+    """Draw a dtype to convert to."""
+    return s.rng.choice([*s.profile.dtypes, torch.float32, torch.int32, torch.bool])
 
 
 def dim_order(s: Sketch, args: list[Arg]) -> Arg:
@@ -83,6 +93,22 @@ def whole_split(s: Sketch, args: list[Arg]) -> Arg:
     if not shape or shape[-1] < 2 or (s.profile.dynamic and shape[-1] == 5):
         raise NoFit
     return s.rng.randint(1, shape[-1])
+
+
+def index_of(s: Sketch, args: list[Arg]) -> int:
+    """Draw an index tensor into dimension 0."""
+    found = d.indices(rank=s.rng.randint(1, 2), at=9)(s, args)
+    assert isinstance(found, Ref)
+    return found.index
+
+
+def like_index(s: Sketch, args: list[Arg]) -> Arg:
+    """Draw what is scattered: the same number everywhere, so that the order does not matter."""
+    index = args[2]
+    assert isinstance(index, Ref)
+    value = d.first(s, args)
+    same = torch.full(s.values[index.index].shape, 1).to(value.dtype)
+    return Ref(s.constant(same))
 
 
 def pair_last(s: Sketch, args: list[Arg]) -> Arg:
@@ -218,7 +244,27 @@ VIEWS: tuple[Row, ...] = (
         [d.tensor(least=1), d.one_of((1, 0), (0, 2), (-1, 1)), ZERO],
         torch.constant_pad_nd,
     ),
+    math(
+        "aten::index.Tensor_out",
+        [d.tensor(least=1), lambda s, a: Tensors((index_of(s, a),), optional=True)],
+        lambda x, i: x[i[0]],
+    ),
+    math(
+        "aten::scatter.src_out",
+        [d.tensor(rank=1), ZERO, d.indices(), lambda s, a: like_index(s, a)],
+        torch.scatter,
+        dynamic=False,
+        exports=False,
+    ),
+    math("aten::nonzero.out", [d.tensor(dtypes="b")], torch.nonzero, weight=0.5, exports=False),
     math("aten::tril.out", [d.tensor(least=2), d.one_of(0, 1, -1)], torch.tril),
-    math("dim_order_ops::_to_dim_order_copy.out", [T, NO, dim_order], reordered, exports=False),
+    math(
+        "dim_order_ops::_to_dim_order_copy.out",
+        [T, NO, dim_order, other_dtype],
+        converted,
+        hidden=1,
+        traced=lambda x, _, order, dtype: x.to(dtype),
+        weight=2,
+        steady=False,
+    ),
 )
-"""``_to_dim_order_copy`` here keeps the dtype: it is the dtype of its out tensor."""

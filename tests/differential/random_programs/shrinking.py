@@ -146,14 +146,17 @@ def smaller_sizes(recipe: Recipe) -> Iterator[Recipe | None]:
     sizes = {n for v in recipe.values for n in v.shape if n > 1}
     for size in sorted(sizes, reverse=True):
         for literals in (True, False):
-            yield _smaller(recipe, size, literals=literals)
+            for tail in (False, True):
+                yield _smaller(recipe, size, literals=literals, tail=tail)
 
 
-def _smaller(recipe: Recipe, size: int, *, literals: bool) -> Recipe | None:
+def _smaller(recipe: Recipe, size: int, *, literals: bool, tail: bool) -> Recipe | None:
+    """Leave out the last element of each dimension of a size, or the first."""
+
     def less(tensor: Tensor) -> Tensor:
         for dim, n in enumerate(tensor.shape):
             if n == size:
-                tensor = tensor.narrow(dim, 0, size - 1)
+                tensor = tensor.narrow(dim, int(tail), size - 1)
         return tensor.clone()
 
     def literal(arg: Arg) -> Arg:

@@ -107,7 +107,8 @@ class Sketch:
 
     def state(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Add a tensor that lives from call to call, with an initial value or zero."""
-        initial = self.draw(shape, dtype) if self.rng.random() < 0.5 else None
+        given = self.rng.random() < 0.5 and 0 not in shape
+        initial = self.draw(shape, dtype) if given else None
         tensor = torch.zeros(tuple(shape), dtype=dtype) if initial is None else initial.clone()
         order = tuple(range(len(shape)))
         value = Value(Role.STATE, dtype, tuple(shape), order, data=initial)
@@ -217,7 +218,9 @@ class Sketch:
         slack, whole, scale = self._exactness(row, given, found)
         tensors = [i for i in given if isinstance(self.tensors[i], Tensor)]
         into = max([self.values[i].slack for i in tensors] + [0.0])
-        into_whole = all(self.whole[i] for i in tensors)
+        into_whole = row.whole and all(self.whole[i] for i in tensors)
+        if not row.whole:  # what is written is computed, not only moved
+            into += slack
         for i in changed:
             if self.values[i].role is Role.STATE and (into or not into_whole):
                 raise NoFit  # the next call would start from it

@@ -52,6 +52,8 @@ class Row:
     """f: float32, h: halves, i: whole numbers, b: bool, c: complex."""
     traced: Callable[..., Any] | None = None
     """What an exported module calls instead of ``eager``, if that is not what people write."""
+    hidden: int = 0
+    """How many arguments at the end are the oracle's only: the file says it in another way."""
     exports: bool = True
     """Whether a module can be exported that does this."""
 
