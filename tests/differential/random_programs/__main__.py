@@ -63,11 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     from differential.random_programs.jobs import MakeBuilt, MakeExported
 
-    make = MakeExported() if options.exported else MakeBuilt(options.shrink)
+    make: MakeExported | MakeBuilt
+    if options.exported:
+        make = MakeExported(options.wheel)
+    else:
+        make = MakeBuilt(options.shrink, options.wheel)
     totals, begin = Totals(), time.monotonic()
     for outcome in campaign(make, seeds, jobs=options.jobs, minutes=options.minutes):
         totals.add(outcome)
         totals.seconds = time.monotonic() - begin
+        if outcome.wheel.startswith(("differs", "died")):
+            sys.stdout.write(f"seed {outcome.seed}: the wheel {outcome.wheel}\n")
         if outcome.findings:
             first = outcome.findings[0]
             new = len(totals.keys[outcome.key]) == 1
@@ -101,6 +107,8 @@ def write_summary(options: argparse.Namespace, totals: Totals) -> None:
             "runs": totals.runs,
             "failing": totals.failing,
             "kinds": dict(totals.kinds),
+            "wheel": dict(totals.wheel),
+            "not exported": dict(totals.refused),
             "groups": {key: found[:20] for key, found in groups},
             "seconds": round(totals.seconds, 1),
             "cpu": cpu(),

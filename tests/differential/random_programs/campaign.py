@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import queue
 import time
 import traceback
 from collections import Counter
@@ -30,6 +31,8 @@ class Outcome:
     seconds: float = 0.0
     refused: str = ""
     """Why the exporter made no program of it."""
+    wheel: str = ""
+    """What the wheel says: ``agrees``, ``differs: ...``, ``refuses: ...``, ``died: ...``."""
 
 
 @dataclass(slots=True)
@@ -41,6 +44,7 @@ class Totals:
     seeds: int = 0
     failing: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    wheel: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     keys: dict[str, list[int]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -50,6 +54,8 @@ class Totals:
         self.seeds += 1
         self.programs += outcome.programs
         self.runs += outcome.runs
+        if outcome.wheel:
+            self.wheel[outcome.wheel.partition(":")[0]] += 1
         if outcome.refused:
             self.refused[outcome.refused[:60]] += 1
         if outcome.findings:
@@ -63,6 +69,9 @@ class Totals:
         kinds = (
             ", ".join(f"{n} {kind}" for kind, n in sorted(self.kinds.items())) or "no difference"
         )
+        wheel = ", ".join(f"{n} {word}" for word, n in sorted(self.wheel.items()))
+        if wheel:
+            kinds += f"; the wheel: {wheel}"
         return (
             f"{self.programs} programs, {self.runs} runs, {self.failing} with findings ({kinds}), "
             f"{self.seconds:.0f} s, {rate:.1f} programs a second"
@@ -120,14 +129,26 @@ class _Pool:
     def _start(self) -> tuple[Any, Any]:
         current = self._context.Value("q", -1)
         process = self._context.Process(
-            target=_work, args=(self._make, self._tasks, self._results, current), daemon=True
+            target=_work, args=(self._make, self._tasks, self._results, current)
         )
         process.start()
         return process, current
 
     def outcomes(self) -> Iterator[Outcome]:
-        chunks = (self._seeds[at : at + CHUNK] for at in range(0, len(self._seeds), CHUNK))
+        """Yield the outcomes; the processes end with the iterator."""
         workers = [self._start() for _ in range(self._jobs)]
+        try:
+            yield from self._collect(workers)
+            for _ in workers:
+                self._tasks.put(None)
+            for process, _ in workers:
+                process.join(timeout=30)
+        finally:
+            for process, _ in workers:
+                process.terminate()
+
+    def _collect(self, workers: list[tuple[Any, Any]]) -> Iterator[Outcome]:
+        chunks = (self._seeds[at : at + CHUNK] for at in range(0, len(self._seeds), CHUNK))
         done = False
         while not done or self._left > 0:
             while not done and not self._tasks.full():
@@ -142,15 +163,11 @@ class _Pool:
                 outcome = self._results.get(timeout=0.5)
                 self._left -= 1
                 yield outcome
-            except Exception:  # noqa: BLE001 - queue.Empty of the context
+            except queue.Empty:
                 for at, (process, current) in enumerate(workers):
                     if not process.is_alive():
                         yield self._died(process, current.value)
                         workers[at] = self._start()
-        for _ in workers:
-            self._tasks.put(None)
-        for process, _ in workers:
-            process.join(timeout=30)
 
     def _died(self, process: Any, seed: int) -> Outcome:
         """Return a finding for the seed that ended a process; the rest of its chunk is lost."""

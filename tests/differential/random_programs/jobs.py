@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from differential.random_programs.assemble import assemble
 from differential.random_programs.campaign import Outcome
 from differential.random_programs.checking import Finding, check, check_program, operators_of
+from differential.random_programs.eager import expected
 from differential.random_programs.exported import calls_of, export, exportable, results
 from differential.random_programs.generator import recipe_of
 from differential.random_programs.notation import program_text, recipe_text
@@ -15,6 +17,7 @@ from differential.random_programs.own_kernels import EXPORTED
 from differential.random_programs.recipe import Recipe
 from differential.random_programs.running import MORE_VARIANTS, VARIANTS, quiet
 from differential.random_programs.shrinking import shrink
+from differential.random_programs.wheel import Wheel
 
 
 @dataclass
@@ -23,6 +26,7 @@ class BuiltJob:
 
     shrinks: int = 40
     shrink_seconds: float = 20.0
+    wheel: Wheel | None = None
 
     def __call__(self, seed: int) -> Outcome:
         """Check one seed."""
@@ -31,10 +35,18 @@ class BuiltJob:
         findings = check(recipe)
         runs = len(VARIANTS) * len(recipe.calls)
         outcome = Outcome(seed, 1, runs, [f.as_dict() for f in findings])
+        if self.wheel is not None:
+            outcome.wheel = self._ask(self.wheel, recipe)
         if findings:
             outcome.key, outcome.smallest = self._explain(recipe, findings)
+            outcome.smallest += f"\nthe wheel: {outcome.wheel}" if outcome.wheel else ""
         outcome.seconds = time.monotonic() - begin
         return outcome
+
+    def _ask(self, wheel: Wheel, recipe: Recipe) -> str:
+        if any(name.startswith("own::") for name in operators_of(recipe)):
+            return "refuses: own operators"
+        return wheel.verdict(recipe, assemble(recipe), expected(recipe))
 
     def _explain(self, recipe: Recipe, findings: list[Finding]) -> tuple[str, str]:
         small = recipe
@@ -55,16 +67,19 @@ class MakeBuilt:
     """Makes the job in a process of its own."""
 
     shrinks: int
+    wheel: bool = False
 
     def __call__(self) -> BuiltJob:
         """Return the job."""
         quiet()
-        return BuiltJob(self.shrinks)
+        return BuiltJob(self.shrinks, wheel=Wheel() if self.wheel else None)
 
 
 @dataclass
 class ExportedJob:
     """Checks exported modules; those that the exporter refuses count as no program."""
+
+    wheel: Wheel | None = None
 
     def __call__(self, seed: int) -> Outcome:
         """Check one seed."""
@@ -83,6 +98,10 @@ class ExportedJob:
             data, names, calls, wanted, slack, VARIANTS, seed=seed, form="exported"
         )
         outcome = Outcome(seed, 1, len(VARIANTS) * len(calls), [f.as_dict() for f in found])
+        if self.wheel is not None:
+            own = any(name.startswith("own::") for name in names)
+            asked = "refuses: own operators"
+            outcome.wheel = asked if own else self.wheel.compared(data, calls, wanted, slack)
         if found:
             outcome.smallest = "\n".join(
                 [program_text(data), *(f"{f.variant}: {f.kind}: {f.detail}" for f in found)]
@@ -101,7 +120,9 @@ def own_names(recipe: Recipe) -> set[str]:
 class MakeExported:
     """Makes the job in a process of its own."""
 
+    wheel: bool = False
+
     def __call__(self) -> ExportedJob:
         """Return the job."""
         quiet()
-        return ExportedJob()
+        return ExportedJob(Wheel() if self.wheel else None)

@@ -38,6 +38,8 @@ def unary(name: str, eager: Any, **facts: Any) -> Row:
 def groups(s: Sketch, args: list[Arg]) -> Arg:
     """Draw a number of groups that divides the channels."""
     channels = d.first(s, args).shape[1]
+    if channels == 0:
+        raise NoFit
     return s.rng.choice([k for k in range(1, channels + 1) if channels % k == 0])
 
 

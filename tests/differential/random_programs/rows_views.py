@@ -80,13 +80,6 @@ def short(s: Sketch, args: list[Arg]) -> Arg:
     return s.rng.randint(1, size)
 
 
-def named_dim(s: Sketch, args: list[Arg]) -> Arg:
-    """Draw another dimension than the second argument's."""
-    rank = len(d.first(s, args).shape)
-    assert isinstance(args[1], int)
-    return s.rng.choice([k for k in range(rank) if k != args[1] % rank])
-
-
 def whole_split(s: Sketch, args: list[Arg]) -> Arg:
     """Draw a size to split the last dimension by."""
     shape = d.first(s, args).shape
