@@ -14,7 +14,7 @@ fails is made as small as it can be and printed in pteron's notation.
 | file | what it does |
 |---|---|
 | `recipe.py` | a program as data: values, steps, the inputs of its calls |
-| `table.py`, `rows_*.py`, `own_kernels.py` | the operators: **to add one, add a row** |
+| `table.py`, `rows_*.py`, `own_kernels.py`, `own_delegates.py` | the operators: **to add one, add a row** |
 | `draws.py` | how arguments are drawn |
 | `sketch.py`, `generator.py` | from a seed to a recipe |
 | `planning.py`, `assemble.py` | from a recipe to a file, with a memory plan drawn by chance |
@@ -27,5 +27,5 @@ fails is made as small as it can be and printed in pteron's notation.
 | `campaign.py`, `__main__.py` | many seeds, by command |
 
 The generator and the oracles know nothing of pteron; only `running`, `checking` and `notation` do,
-and `own_kernels` where it registers them.
+and `own_kernels` and `own_delegates` where they hand theirs to it.
 """

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from differential.random_programs.operators import ROWS
+from differential.random_programs.own_delegates import PREFIX, RowBackend
 from differential.random_programs.planning import places
 from differential.random_programs.recipe import (
     Arg,
@@ -37,6 +38,7 @@ class Assembler:
         self._index: dict[int, int] = {}
         """Value of the file by value of the recipe."""
         self._literals: dict[tuple[type, Any], int] = {}
+        self._delegates: list[str] = []
         self._data: dict[int, int] = {}
         self._initial: list[schema.Buffer] = [schema.Buffer(storage=b"")]
 
@@ -59,6 +61,17 @@ class Assembler:
         program.execution_plan[0].non_const_buffer_sizes = [
             0,
             *(-(-max(sizes.get(n, 0), 16) // 16) * 16 for n in range(1, count + 1)),
+        ]
+        program.execution_plan[0].delegates = [
+            schema.BackendDelegate(
+                RowBackend.id,
+                schema.BackendDelegateDataReference(schema.DataLocation.INLINE, number),
+                [],
+            )
+            for number in range(len(self._delegates))
+        ]
+        program.backend_delegate_data = [
+            schema.BackendDelegateInlineData(name.encode()) for name in self._delegates
         ]
         from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 
@@ -148,7 +161,16 @@ class Assembler:
             args += outs
         elif row.returns == "self":
             args.append(args[0])
-        builder.call(step.op, *args)
+        if step.op.startswith(PREFIX):
+            self._delegate(step.op, args)
+        else:
+            builder.call(step.op, *args)
+
+    def _delegate(self, name: str, args: list[int]) -> None:
+        number = len(self._delegates)
+        self._delegates.append(name)
+        call = schema.DelegateCall(number, args)
+        self._builder.instructions.append(schema.Instruction(call))
 
     def _arg(self, arg: Arg, op: str, at: int) -> int:
         builder = self._builder

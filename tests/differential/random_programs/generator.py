@@ -43,7 +43,7 @@ OTHER_TYPES = (
     torch.float64,
 )
 NAMES = tuple(ROWS)
-READERS = ("aten::neg.out", "aten::add.out", "aten::abs.out", "aten::clone.out", "own::same")
+READERS = ("aten::neg.out", "aten::add.out", "aten::abs.out", "aten::clone.out", "delegate::neg")
 """What is put behind a value that nobody would read but the caller."""
 SNAPSHOTS = (
     "aten::permute_copy.out",
@@ -75,7 +75,8 @@ def _profile(rng: random.Random, exports: bool) -> Profile:
         dtypes = (*dtypes, *rng.sample(OTHER_TYPES, rng.randint(1, 2)))
         if rng.random() < 0.3:
             dtypes = dtypes[1:]
-    return Profile(dtypes, rng.random() < 0.15, rng.randint(2, 14), exports)
+    public = rng.random() < 0.4
+    return Profile(dtypes, rng.random() < 0.15, rng.randint(2, 14), exports, public)
 
 
 def _try(seed: int, rng: random.Random, exports: bool) -> Recipe | None:
@@ -121,6 +122,8 @@ def _grow(s: Sketch, weights: list[float], count: int, depth: int) -> None:
 def _add(s: Sketch, row: Row, depth: int = 0) -> None:
     """Add a call of an operator, if the program has arguments for it."""
     if (s.profile.dynamic and not row.dynamic) or (s.profile.exports and not row.exports):
+        return
+    if s.profile.public and row.name.startswith(("own::", "delegate::")):
         return
     if s.profile.exports and depth and row.changes:
         return  # the bodies of a cond change nothing that is outside
@@ -244,7 +247,9 @@ def _outputs(s: Sketch) -> tuple[int, ...]:
         if s.rng.random() < 0.6:
             row = s.row = ROWS[s.rng.choice(READERS)]
             try:
-                if CLASSES.get(s.values[index].dtype, "i") not in row.dtypes or not row.exports:
+                if CLASSES.get(s.values[index].dtype, "i") not in row.dtypes or not (
+                    row.exports or (not s.profile.exports and not s.profile.public)
+                ):
                     raise NoFit
                 args: list[draws.Arg] = [Ref(index)]
                 for draw in row.args[1:]:

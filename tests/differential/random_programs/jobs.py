@@ -13,6 +13,7 @@ from differential.random_programs.exported import calls_of, export, exportable, 
 from differential.random_programs.generator import recipe_of
 from differential.random_programs.notation import program_text, recipe_text
 from differential.random_programs.operators import ROWS
+from differential.random_programs.own_delegates import PREFIX
 from differential.random_programs.own_kernels import EXPORTED
 from differential.random_programs.recipe import Recipe
 from differential.random_programs.running import MORE_VARIANTS, VARIANTS, quiet
@@ -44,7 +45,7 @@ class BuiltJob:
         return outcome
 
     def _ask(self, wheel: Wheel, recipe: Recipe) -> str:
-        if any(name.startswith("own::") for name in operators_of(recipe)):
+        if any(name.startswith(("own::", PREFIX)) for name in operators_of(recipe)):
             return "refuses: own operators"
         return wheel.verdict(recipe, assemble(recipe), expected(recipe))
 

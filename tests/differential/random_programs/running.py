@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from differential.random_programs.own_delegates import PREFIX, RowBackend
 from differential.random_programs.own_kernels import WITH_STATE, pteron_kernels
 from pteron import Method, Runtime
 from pteron.memory.device_allocator import device_allocator
@@ -118,6 +119,8 @@ class Session:
         key = variant if self._counts else (variant.passes, variant.device)
         if key not in self._programs:
             facts: dict[str, Any] = {"kernels": pteron_kernels(self._operators) or None}
+            if any(name.startswith(PREFIX) for name in self._operators):
+                facts["backends"] = {RowBackend.id: RowBackend()}
             if variant.device:
                 facts["device_map"] = DEVICE_MAP
             program = opened(self._data, passes=variant.passes, **facts)

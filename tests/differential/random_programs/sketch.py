@@ -53,6 +53,8 @@ class Profile:
     steps: int
     exports: bool = False
     """Whether a torch module is made of it, and exported."""
+    public: bool = False
+    """Whether it has only operators that the executorch wheel may know."""
 
 
 class Sketch:
