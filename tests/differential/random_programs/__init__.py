@@ -14,7 +14,7 @@ fails is made as small as it can be and printed in pteron's notation.
 | file | what it does |
 |---|---|
 | `recipe.py` | a program as data: values, steps, the inputs of its calls |
-| `table.py`, `rows_*.py`, `own_kernels.py`, `own_delegates.py` | the operators: **to add one, add a row** |
+| `table.py`, `rows_*.py`, `own_*.py` | operators and delegates: **to add one, add a row** |
 | `draws.py` | how arguments are drawn |
 | `sketch.py`, `generator.py` | from a seed to a recipe |
 | `planning.py`, `assemble.py` | from a recipe to a file, with a memory plan drawn by chance |

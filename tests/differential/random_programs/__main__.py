@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     make: MakeExported | MakeBuilt
     if options.exported:
-        make = MakeExported(options.wheel)
+        make = MakeExported(options.shrink, options.wheel)
     else:
         make = MakeBuilt(options.shrink, options.wheel)
     totals, begin = Totals(), time.monotonic()

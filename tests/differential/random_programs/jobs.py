@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
 
 from differential.random_programs.assemble import assemble
 from differential.random_programs.campaign import Outcome
@@ -16,7 +20,7 @@ from differential.random_programs.operators import ROWS
 from differential.random_programs.own_delegates import PREFIX
 from differential.random_programs.own_kernels import EXPORTED
 from differential.random_programs.recipe import Recipe
-from differential.random_programs.running import MORE_VARIANTS, VARIANTS, quiet
+from differential.random_programs.running import MORE_VARIANTS, VARIANTS, Variant, quiet
 from differential.random_programs.shrinking import shrink
 from differential.random_programs.wheel import Wheel
 
@@ -81,35 +85,87 @@ class ExportedJob:
     """Checks exported modules; those that the exporter refuses count as no program."""
 
     wheel: Wheel | None = None
+    shrinks: int = 0
+    shrink_seconds: float = 60.0
 
     def __call__(self, seed: int) -> Outcome:
         """Check one seed."""
         recipe = exportable(seed)
-        calls = calls_of(recipe)
         try:
-            wanted = results(recipe, calls)  # an expanded view cannot be changed in place
-            data = export(recipe)
+            program = exported(recipe)
         except Exception as error:  # noqa: BLE001 - whatever the exporter has to say
             return Outcome(seed, refused=f"{type(error).__name__}: {str(error)[:200]}")
-        names = own_names(recipe)
-        most = max((value.slack for value in recipe.values), default=0.0)
-        changes = any(ROWS[name].changes for name in operators_of(recipe))
-        slack = [most if changes else recipe.values[i].slack for i in recipe.outputs]
-        found = check_program(
-            data, names, calls, wanted, slack, VARIANTS, seed=seed, form="exported"
-        )
-        outcome = Outcome(seed, 1, len(VARIANTS) * len(calls), [f.as_dict() for f in found])
+        found = program.check(VARIANTS)
+        runs = len(VARIANTS) * len(program.calls)
+        outcome = Outcome(seed, 1, runs, [f.as_dict() for f in found])
         if self.wheel is not None:
-            own = any(name.startswith("own::") for name in names)
-            asked = "refuses: own operators"
-            outcome.wheel = asked if own else self.wheel.compared(data, calls, wanted, slack)
+            outcome.wheel = program.ask(self.wheel)
         if found:
-            outcome.smallest = "\n".join(
-                [program_text(data), *(f"{f.variant}: {f.kind}: {f.detail}" for f in found)]
-            )
-            names = operators_of(recipe)
-            outcome.key = f"exported {found[0].kind} | {' '.join(sorted(names))}"
+            outcome.key, outcome.smallest = self._explain(recipe, program, found)
         return outcome
+
+    def _explain(self, recipe: Recipe, program: Exported, found: list[Finding]) -> tuple[str, str]:
+        if self.shrinks > 0:
+            self.shrinks -= 1
+            recipe = shrink(
+                recipe,
+                found[0],
+                run=lambda smaller, variants: exported(smaller).check(variants),
+                seconds=self.shrink_seconds,
+            )
+            program = exported(recipe)
+            found = program.check(MORE_VARIANTS) or found
+        lines = [program_text(program.data)]
+        lines += [f"call: {'; '.join(str(t.tolist()) for t in given)}" for given in program.calls]
+        lines += [f"{f.variant}: {f.kind}: {f.detail}" for f in found]
+        names = " ".join(sorted(operators_of(recipe)))
+        ways = "; ".join(f.variant for f in found)
+        return f"exported {found[0].kind} | {names} | {ways}", "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """An exported module, and what it gives in eager torch."""
+
+    seed: int
+    data: bytes
+    calls: tuple[tuple[Tensor, ...], ...]
+    wanted: list[list[Any]]
+    slack: list[float]
+    names: set[str]
+
+    def check(self, variants: Sequence[Variant]) -> list[Finding]:
+        """Run it in these ways."""
+        return check_program(
+            self.data,
+            self.names,
+            self.calls,
+            self.wanted,
+            self.slack,
+            variants,
+            seed=self.seed,
+            form="exported",
+        )
+
+    def ask(self, wheel: Wheel) -> str:
+        """Return what the wheel says."""
+        if any(name.startswith("own::") for name in self.names):
+            return "refuses: own operators"
+        return wheel.compared(self.data, self.calls, self.wanted, self.slack)
+
+
+def exported(recipe: Recipe) -> Exported:
+    """Export a recipe; raises whatever eager torch and the exporter raise.
+
+    A change in place also reaches views that the recipe takes for copies, so all outputs get the
+    largest slack then.
+    """
+    calls = calls_of(recipe)
+    wanted = results(recipe, calls)  # torch refuses to change an expanded view, for one
+    most = max((value.slack for value in recipe.values), default=0.0)
+    changes = any(ROWS[name].changes for name in operators_of(recipe))
+    slack = [most if changes else recipe.values[i].slack for i in recipe.outputs]
+    return Exported(recipe.seed, export(recipe), calls, wanted, slack, own_names(recipe))
 
 
 def own_names(recipe: Recipe) -> set[str]:
@@ -121,9 +177,10 @@ def own_names(recipe: Recipe) -> set[str]:
 class MakeExported:
     """Makes the job in a process of its own."""
 
+    shrinks: int
     wheel: bool = False
 
     def __call__(self) -> ExportedJob:
         """Return the job."""
         quiet()
-        return ExportedJob(Wheel() if self.wheel else None)
+        return ExportedJob(Wheel() if self.wheel else None, self.shrinks)

@@ -272,7 +272,14 @@ CHANGES: tuple[Row, ...] = (
         dynamic=False,
         exports=False,
     ),
-    change("aten::copy_", [TARGET, d.SPREAD, NO], lambda x, y, _: x.copy_(y), weight=3),
+    change(
+        "aten::copy_",
+        [TARGET, d.SPREAD, NO],
+        lambda x, y, _: x.copy_(y),
+        # The exporter gives the result the shape of the source.
+        traced=lambda x, y, _: x.copy_(y.expand(x.shape)),
+        weight=3,
+    ),
     change(
         "aten::add_.Tensor", [d.target(), d.SPREAD, ONE], lambda x, y, a: x.add_(y), dtypes="fhi"
     ),

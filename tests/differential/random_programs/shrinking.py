@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,14 +30,16 @@ from differential.random_programs.sketch import laid_out
 SECONDS = 20.0
 
 
-def shrink(recipe: Recipe, finding: Finding, *, seconds: float = SECONDS) -> Recipe:
+Check = Callable[[Recipe, Sequence[Variant]], list[Finding]]
+"""Runs a recipe in some ways."""
+
+
+def shrink(
+    recipe: Recipe, finding: Finding, *, run: Check = check, seconds: float = SECONDS
+) -> Recipe:
     """Return the smallest recipe that was found with a finding of the same kind and variant."""
     end = time.monotonic() + seconds
     variant = next(v for v in MORE_VARIANTS if v.name == finding.variant)
-
-    def fails(candidate: Recipe | None) -> bool:
-        return candidate is not None and fails_alike(candidate, finding, variant)
-
     changed = True
     while changed and time.monotonic() < end:
         changed = False
@@ -45,16 +47,16 @@ def shrink(recipe: Recipe, finding: Finding, *, seconds: float = SECONDS) -> Rec
             for candidate in attempt(recipe):
                 if time.monotonic() > end:
                     break
-                if candidate is not None and fails(candidate):
+                if candidate is not None and fails_alike(candidate, finding, variant, run):
                     recipe, changed = candidate, True
                     break
     return recipe
 
 
-def fails_alike(recipe: Recipe, finding: Finding, variant: Variant) -> bool:
+def fails_alike(recipe: Recipe, finding: Finding, variant: Variant, run: Check) -> bool:
     """Whether a recipe fails as a finding says: a refusal has to begin with the same words."""
     try:
-        found = check(recipe, [variant])
+        found = run(recipe, [variant])
     except Exception:  # noqa: BLE001 - it is no program any more
         return False
     return any(
