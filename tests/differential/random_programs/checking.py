@@ -13,8 +13,9 @@ from torch import Tensor
 
 from differential.random_programs.assemble import assemble
 from differential.random_programs.eager import expected
-from differential.random_programs.recipe import Call, Recipe, walk
-from differential.random_programs.running import VARIANTS, Session, Variant
+from differential.random_programs.operators import ROWS
+from differential.random_programs.recipe import Call, Recipe, refs, root, walk
+from differential.random_programs.running import VARIANTS, InputChanged, Session, Variant
 from pteron.errors import PteronError
 
 
@@ -27,8 +28,8 @@ class Finding:
     """``built`` by hand or ``exported``."""
     variant: str
     kind: str
-    """``differs``, ``refused`` (a PteronError), ``bare`` (another exception) or ``file`` (the
-    caller's bytes were changed)."""
+    """``differs``, ``refused`` (a PteronError), ``bare`` (another exception), ``file`` (the
+    caller's bytes were changed) or ``input`` (an input was, that the program only reads)."""
     detail: str
     operators: tuple[str, ...] = ()
 
@@ -47,10 +48,29 @@ def check(recipe: Recipe, variants: Sequence[Variant] = VARIANTS) -> list[Findin
     wanted = expected(recipe)
     slack = [recipe.values[i].slack for i in recipe.outputs]
     names = operators_of(recipe)
-    data = assemble(recipe)
     return check_program(
-        data, names, recipe.calls, wanted, slack, variants, seed=recipe.seed, form="built"
+        assemble(recipe),
+        names,
+        recipe.calls,
+        wanted,
+        slack,
+        variants,
+        seed=recipe.seed,
+        form="built",
+        changed=changed_inputs(recipe),
     )
+
+
+def changed_inputs(recipe: Recipe) -> frozenset[int]:
+    """Return the positions of the inputs that some step changes in place."""
+    targets = {
+        root(recipe.values, index)
+        for step in walk(recipe.steps)
+        if isinstance(step, Call)
+        for position in ROWS[step.op].changes
+        for index in refs(step.args[position])
+    }
+    return frozenset(at for at, index in enumerate(recipe.inputs) if index in targets)
 
 
 def check_program(
@@ -63,6 +83,7 @@ def check_program(
     *,
     seed: int,
     form: str,
+    changed: frozenset[int] | None = None,
 ) -> list[Finding]:
     """Do the same for a program whose results are known."""
     digest = hashlib.sha1(data).digest()
@@ -75,13 +96,15 @@ def check_program(
         warnings.simplefilter("ignore")
         for variant in variants:
             try:
-                for number, outputs in session.run(calls, variant):
+                for number, outputs in session.run(calls, variant, changed):
                     if form == "exported":  # inputs that the module changes come first
                         outputs = outputs[-len(wanted[number]) :]
                     said = difference(outputs, wanted[number], slack)
                     if said is not None:
                         add(variant, "differs", f"call {number}, {said}")
                         break
+            except InputChanged as error:
+                add(variant, "input", str(error))
             except PteronError as error:
                 add(variant, "refused", first_line(error))
             except Exception as error:  # noqa: BLE001 - any other one is what is looked for

@@ -63,11 +63,13 @@ class Variant:
     """On a device that stands in for an accelerator."""
     scribble: bool = False
     """The caller writes over its own outputs between the calls."""
+    ambient: bool = False
+    """The calling process works in bfloat16 by default."""
 
 
 VARIANTS: tuple[Variant, ...] = (
     Variant("passes on", scribble=True),
-    Variant("passes off, borrowed", passes=False, borrow=True),
+    Variant("passes off, borrowed, ambient", passes=False, borrow=True, ambient=True),
     Variant("passes on, borrowed, strided, second", borrow=True, strided=True, second=True),
     Variant("passes off, strided, second", passes=False, strided=True, second=True),
     Variant("passes on, device", device=True),
@@ -76,6 +78,8 @@ VARIANTS: tuple[Variant, ...] = (
 
 MORE_VARIANTS: tuple[Variant, ...] = (
     *VARIANTS,
+    Variant("passes off", passes=False),
+    Variant("passes off, ambient", passes=False, ambient=True),
     Variant("passes on, borrowed", borrow=True),
     Variant("passes on, strided", strided=True),
     Variant("passes on, second", second=True),
@@ -97,6 +101,22 @@ def strided(tensor: Tensor, number: int) -> Tensor:
     wide = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1), 1)
     wide[..., 1::2] = tensor
     return wide[..., 1::2]
+
+
+class InputChanged(Exception):
+    """A call changed an input that the program only reads."""
+
+
+@contextmanager
+def surroundings(variant: Variant) -> Iterator[None]:
+    """Set what must not matter to a method."""
+    before = torch.get_default_dtype()
+    if variant.ambient:
+        torch.set_default_dtype(torch.bfloat16)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class Session:
@@ -128,11 +148,15 @@ class Session:
         return self._programs[key]
 
     def run(
-        self, calls: Sequence[Sequence[Any]], variant: Variant
+        self,
+        calls: Sequence[Sequence[Any]],
+        variant: Variant,
+        changed: frozenset[int] | None = None,
     ) -> Iterator[tuple[int, list[Any]]]:
         """Yield the outputs of every call; at the end those of all again, where they are owned.
 
-        Outputs that a call lent are copied at once, as a caller has to.
+        Outputs that a call lent are copied at once, as a caller has to. ``changed`` are the inputs
+        that a call may change (None: any).
         """
         device = device_allocator(TaggedDevice()) if variant.device else nullcontext()
         with device:
@@ -144,7 +168,11 @@ class Session:
                 method.reset()
             held: list[tuple[int, list[Any]]] = []
             for number, given in enumerate(calls):
-                outputs = method.execute(_inputs(given, variant), borrow_outputs=variant.borrow)
+                inputs = _inputs(given, variant)
+                with surroundings(variant):
+                    outputs = method.execute(inputs, borrow_outputs=variant.borrow)
+                if changed is not None:
+                    _compare_inputs(given, inputs, changed)
                 if variant.borrow:
                     yield number, [_copy(value) for value in outputs]
                     continue
@@ -163,6 +191,12 @@ def _inputs(given: Sequence[Any], variant: Variant) -> list[Any]:
     if not variant.strided:
         return found
     return [strided(t, n) if isinstance(t, Tensor) else t for n, t in enumerate(found)]
+
+
+def _compare_inputs(before: Sequence[Any], after: Sequence[Any], changed: frozenset[int]) -> None:
+    for at, (old, new) in enumerate(zip(before, after, strict=True)):
+        if at not in changed and isinstance(old, Tensor) and not torch.equal(old, new):
+            raise InputChanged(f"input {at} was {old.flatten()[:8].tolist()} before the call")
 
 
 def _copy(value: Any) -> Any:

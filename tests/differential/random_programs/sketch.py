@@ -270,7 +270,7 @@ class Sketch:
     def _check(self, result: Tensor) -> None:
         if result.numel() > MAX_ELEMENTS or result.dim() > 5:
             raise NoFit
-        if not bool(result.isfinite().all()) or size_of(result) > MAX_SIZE:
+        if not size_of(result) <= MAX_SIZE:  # NaN is not, either
             raise NoFit
 
     def _result(
@@ -349,9 +349,10 @@ def resolved(arg: Arg, tensors: Sequence[Any] | dict[int, Any]) -> Any:
 
 def size_of(tensor: Any) -> float:
     """Return the largest absolute value, 0 of what is empty or no tensor."""
-    if not isinstance(tensor, Tensor) or tensor.numel() == 0:
+    if not isinstance(tensor, Tensor) or tensor.numel() == 0 or tensor.dtype is torch.bool:
         return 0.0
-    return float(tensor.to(torch.complex128).abs().max())
+    exact = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    return float((tensor if exact else tensor.double()).abs().max())
 
 
 def laid_out(tensor: Tensor, order: Sequence[int]) -> Tensor:
