@@ -34,6 +34,7 @@ class Module:
         *,
         device_map: DeviceMapping | None = None,
         native_code: str = "allow",
+        optimize: bool = True,
         kernels: Mapping[str, Callable[..., Any]] | None = None,
         backends: Mapping[str, Backend | str] | None = None,
     ) -> None:
@@ -42,6 +43,7 @@ class Module:
             data_path=data_path,
             device_map=device_map,
             native_code=native_code,
+            optimize=optimize,
             kernels=kernels,
             backends=backends,
         )

@@ -59,6 +59,7 @@ class Program:
         *,
         device_map: DeviceMapping | None = None,
         native_code: str = "allow",
+        optimize: bool = True,
         kernels: Mapping[str, Any] | None = None,
         backends: Mapping[str, Backend | str] | None = None,
     ) -> None:
@@ -70,7 +71,7 @@ class Program:
         self._plans: dict[str, ExecutionPlan] = {
             plan.name: plan for plan in self._pte.program.execution_plan
         }
-        self._settings = (device_map, native_code, kernels, backends)
+        self._settings = (device_map, native_code, optimize, kernels, backends)
         self._context: LoadContext | None = None
         self._methods: dict[str, Method] = {}
         self._lock = threading.RLock()
@@ -225,6 +226,7 @@ class Runtime:
         data_path: DataPaths = None,
         device_map: DeviceMapping | None = None,
         native_code: str = "allow",
+        optimize: bool = True,
         kernels: Mapping[str, Callable[..., Any]] | None = None,
         backends: Mapping[str, Backend | str] | None = None,
     ) -> Program:
@@ -236,6 +238,8 @@ class Runtime:
             data_path: The ``.ptd`` file or files that hold what the program keeps outside.
             device_map: Where tagged memory goes instead, such as ``{"cpu": "cuda"}``.
             native_code: ``"refuse"`` keeps delegates from running machine code out of the file.
+            optimize: False binds every instruction as the file has it: no constant is folded and
+                no copy left out. ``PTERON_OPTIMIZE=0`` in the environment does the same.
             kernels: Functions by operator name, for this program only, over the registered ones.
             backends: Backends by id, for this program only; ``"executorch"`` asks for that
                 package's runtime in this process, for files that you trust: a damaged delegate may
@@ -256,6 +260,7 @@ class Runtime:
                 sources[1:],
                 device_map=device_map,
                 native_code=native_code,
+                optimize=optimize,
                 kernels=kernels,
                 backends=backends,
             )
@@ -285,11 +290,12 @@ def _make_context(
     plans: Mapping[str, ExecutionPlan],
     device_map: DeviceMapping | None,
     native_code: str,
+    optimize: bool,
     kernels: Mapping[str, Any] | None,
     backends: Mapping[str, Backend | str] | None,
 ) -> LoadContext:
     from pteron.backends.registry import default_backends
-    from pteron.executor.load import LoadContext, native_code_allowed
+    from pteron.executor.load import LoadContext, native_code_allowed, optimize_allowed
     from pteron.kernels import Kernel, default_registry, kernel_from_function
     from pteron.memory.device_map import DeviceMap
     from pteron.memory.program_memory import ProgramMemory, require_allocator
@@ -315,5 +321,6 @@ def _make_context(
         kernels=registry,
         backends=default_backends if backends is None else default_backends.overrides(backends),
         native_code=native_code_allowed(native_code),
+        optimize=optimize_allowed(optimize),
         shared={"pteron.allocate": allocate},
     )

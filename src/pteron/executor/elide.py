@@ -22,21 +22,32 @@ from pteron.executor.bind_kernel import KernelBinder
 from pteron.executor.evalue import ValueTable
 from pteron.format.schema import (
     DelegateCall,
+    Instruction,
     IntList,
     JumpFalseCall,
     KernelCall,
     MoveCall,
     Tensor,
 )
+from pteron.kernels.aten_tables import FAST, FAST_NN
+from pteron.kernels.aten_views import VIEWS
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
 from pteron.memory.hierarchical_allocator import HierarchicalAllocator
-from pteron.program.dataflow import ET_VIEW, operator_name
+from pteron.program.dataflow import ET_VIEW, Access, expand, operator_name
 from pteron.program.memory_plan import PlannedSlot
 
 MAX_INSTRUCTIONS = 4_000
 """Longer methods are left as they are: looking for copies takes time that grows with the square."""
 
 _PLAIN_STYLES = (Style.OUT, Style.FUNCTIONAL)
+
+_COUNTS_IN_STORAGE = frozenset(
+    {"as_strided_copy.out", "view_as_complex_copy.out", "view_copy.dtype_out"}
+)
+_TAKES_ANY_STRIDES = frozenset(
+    f"aten::{name}" for name in (FAST | FAST_NN | frozenset(VIEWS)) - _COUNTS_IN_STORAGE
+)
+"""Operators whose results are known not to depend on how their arguments lie in memory."""
 
 
 @dataclass
@@ -98,6 +109,8 @@ class CopyElider:
         plan, end = self._plan, len(self._plan.instructions)
         self._writers: dict[int, list[int]] = {}
         self._views: dict[int, list[int]] = {}
+        self._uses: dict[int, list[tuple[int, bool]]] = {}
+        self._dense: set[int] = set()
         self._fixed: set[int] = set(plan.outputs) | set(plan.inputs) | set(self._table.state)
         first: dict[int, int] = dict.fromkeys((*plan.inputs, *self._table.state), -1)
         last: dict[int, int] = dict.fromkeys((*plan.outputs, *self._table.state), end)
@@ -111,6 +124,11 @@ class CopyElider:
                 first.setdefault(index, number)
                 last[index] = max(last.get(index, number), number)
             self._fixed.update(step.updates)
+            for index in (*step.reads, *step.updates):
+                self._uses.setdefault(index, []).append((number, False))
+            for index in step.writes:
+                self._uses.setdefault(index, []).append((number, True))
+            self._note_kernel(number, instruction, step)
             if isinstance(instruction, DelegateCall):
                 self._fixed.update(step.reads)
             elif isinstance(instruction, KernelCall):
@@ -138,6 +156,35 @@ class CopyElider:
                 continue
             slot = self._table.memory_plan.slots[index]
             self._tenants.setdefault(slot.buffer, {})[index] = _Tenant(slot, -1, end)
+
+    def _note_kernel(self, number: int, instruction: Instruction, step: Access) -> None:
+        """Note what an instruction's kernel changes beyond its results, and what it wants dense."""
+        if isinstance(instruction, DelegateCall):
+            return
+        if not isinstance(instruction, KernelCall):
+            self._dense.update(step.reads)
+            return
+        name = operator_name(self._plan, instruction)
+        if name not in _TAKES_ANY_STRIDES and name != ET_VIEW:
+            self._dense.update((*step.reads, *step.updates))
+        kernel = self._registry.find(name)
+        for position in kernel.mutated if kernel is not None else ():
+            for index in expand(self._plan, instruction.args[position]):
+                self._fixed.add(index)
+                self._writers.setdefault(index, []).append(number)
+
+    def _is_read_by_place(self, copy: int, number: int) -> bool:
+        """Whether another value may read what the copy leaves in its slot."""
+        plan, slot = self._table.memory_plan, self._slot(copy)
+        known = {copy, *plan.aliases_of.get(copy, ()), *self._views.get(copy, ())}
+        for index, other in plan.slots.items():
+            if other.buffer != slot.buffer or index in known:
+                continue
+            if other.offset < slot.end and slot.offset < other.end:
+                later = [whole for at, whole in self._uses.get(index, ()) if at > number]
+                if (later and not later[0]) or index in self._table.state:
+                    return True
+        return False
 
     def _root(self, index: int) -> int:
         while index in self._family:
@@ -181,7 +228,7 @@ class CopyElider:
         if not self._is_plain_source(source) or not self._inputs_are_fixed(kernel, call):
             return False
         root = self._root(source)
-        if self._changes(root, number, self._last[copy]):
+        if self._changes(root, number, self._last[copy]) or self._is_read_by_place(copy, number):
             return False
         last = max(self._last[root], self._last[copy])
         tenant = self._tenant(root)
@@ -308,6 +355,9 @@ class CopyElider:
             for reader in (*self._views.get(copy, ()), *aliases):
                 view.view(self._sizes(reader))
         except (RuntimeError, TypeError, ValueError, IndexError):
+            return None
+        readers = {copy, *self._views.get(copy, ()), *aliases}
+        if view.stride() != target.stride() and not readers.isdisjoint(self._dense):
             return None
         same = view.shape == target.shape and view.dtype == target.dtype
         return view if same and view.device == target.device else None

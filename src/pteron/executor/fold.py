@@ -20,10 +20,14 @@ from pteron.format.schema import (
 )
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
 from pteron.memory.hierarchical_allocator import fixed_slot, typed
-from pteron.program.dataflow import operator_name
+from pteron.program.dataflow import expand, operator_name
 
 MAX_FOLDED_TENSOR_BYTES = 1 << 16
 """A result that is no view is kept only up to this size: loading must not cost memory."""
+
+
+_REPEATABLE = ("aten::", "dim_order_ops::", "quantized_decomposed::")
+"""Libraries whose operators do nothing but compute their results, unless they are random."""
 
 
 def fold_constants(table: ValueTable, registry: OperatorRegistry) -> frozenset[int]:
@@ -40,7 +44,11 @@ def fold_constants(table: ValueTable, registry: OperatorRegistry) -> frozenset[i
         if isinstance(instruction, MoveCall):
             pinned.add(instruction.move_to)
         if isinstance(instruction, DelegateCall):
-            pinned.update(_delegate_results(table, instruction, writers))
+            pinned.update(instruction.args)
+        if isinstance(instruction, KernelCall):
+            kernel = registry.find(operator_name(plan, instruction))
+            for position in kernel.mutated if kernel is not None else ():
+                pinned.update(expand(plan, instruction.args[position]))
     binder = KernelBinder(table)
     known = set(table.constants)
     aliases_of = table.memory_plan.aliases_of
@@ -59,11 +67,6 @@ def fold_constants(table: ValueTable, registry: OperatorRegistry) -> frozenset[i
     return frozenset(done)
 
 
-def _delegate_results(table: ValueTable, call: DelegateCall, writers: dict[int, int]) -> set[int]:
-    """Return the arguments that a delegate may write: what nothing has written before it."""
-    return {i for i in call.args if i not in writers and i not in table.constants}
-
-
 def _foldable(
     table: ValueTable,
     kernel: Kernel,
@@ -74,12 +77,14 @@ def _foldable(
 ) -> bool:
     if kernel.style not in (Style.OUT, Style.FUNCTIONAL) or len(kernel.out_names) != 1:
         return False
-    if kernel.random or kernel.data_dependent:
+    if kernel.random or kernel.data_dependent or not kernel.name.startswith(_REPEATABLE):
         return False
     out = call.args[kernel.num_inputs]
     if not table.is_tensor(out) or not table.is_static(out) or not table.is_planned(out):
         return False
     if writers.get(out, 0) != 1 or out in pinned or table.memory_plan.is_aliased(out):
+        return False
+    if not any(table.is_tensor(index) for index in call.args[: kernel.num_inputs]):
         return False
     for index in call.args[: kernel.num_inputs]:
         value = table.plan.values[index]

@@ -51,6 +51,18 @@ NATIVE_CODE_VARIABLE = "PTERON_NATIVE_CODE"
 """Environment variable: ``refuse`` keeps this process from running native code out of files."""
 
 
+OPTIMIZE_VARIABLE = "PTERON_OPTIMIZE"
+"""Environment variable: ``0`` binds every instruction as the file has it."""
+
+
+def optimize_allowed(choice: bool) -> bool:
+    """Return whether passes may drop instructions: the argument and the environment both allow."""
+    environment = os.environ.get(OPTIMIZE_VARIABLE, "1")
+    if environment not in ("0", "1"):
+        raise InvalidArgumentError(f"{OPTIMIZE_VARIABLE} is '0' or '1', got {environment!r}")
+    return choice and environment == "1"
+
+
 def native_code_allowed(choice: str) -> bool:
     """Return whether delegates may run native code: the argument and the environment both allow."""
     environment = os.environ.get(NATIVE_CODE_VARIABLE, "allow")
@@ -71,6 +83,8 @@ class LoadContext:
     kernels: OperatorRegistry
     backends: BackendRegistry
     native_code: bool
+    optimize: bool = True
+    """Whether constants are folded and copies left out at load."""
     constants: dict[Any, torch.Tensor] = field(default_factory=dict)
     shared: dict[Any, Any] = field(default_factory=dict)
     state_domain: dict[Any, Any] = field(default_factory=dict)
@@ -128,7 +142,9 @@ def _load(
         ).build()
         _initialise_state(context, table)
         _init_delegates(context, table, delegates, private=private)
-        bound = PlanBinder(table, context.kernels, delegates, memory.allocator).bind()
+        bound = PlanBinder(
+            table, context.kernels, delegates, memory.allocator, optimize=context.optimize
+        ).bind()
     if table.shares_state:
         memory.lock = context.memory.lock
     return Method(metadata, table, bound, memory, delegates, context)
