@@ -39,6 +39,7 @@ _ELEMENTS: dict[Datatype, frozenset[ScalarType]] = {
     Datatype.BF16: frozenset({ScalarType.BFLOAT16}),
     Datatype.QINT8: frozenset({ScalarType.CHAR}),
     Datatype.QUINT8: frozenset({ScalarType.BYTE}),
+    Datatype.INT32: frozenset({ScalarType.INT}),
 }
 _INDICES = frozenset({ScalarType.INT, ScalarType.LONG})
 
@@ -76,6 +77,7 @@ def _check_arguments(context: BackendInitContext, blob: Blob, where: str) -> Non
         raise InvalidProgramError(
             f"{where}: {len(context.args)} arguments for a graph that takes {graph.num_externs}"
         )
+    places = {node.outputs[1] for node in graph.nodes if len(node.outputs) > 1}
     for value in (*graph.inputs, *graph.outputs):
         argument = context.args[value.external_id]
         place = f"{where}: argument {value.external_id}"
@@ -83,8 +85,8 @@ def _check_arguments(context: BackendInitContext, blob: Blob, where: str) -> Non
             raise InvalidProgramError(
                 f"{place} is {type(argument).__name__}; the graph takes a tensor ({value})"
             )
-        allowed = _ELEMENTS.get(value.datatype, _INDICES)
-        if value.is_output:  # positions are written as the caller's integers
+        allowed = _ELEMENTS[value.datatype]
+        if value.id in places:  # written as the caller's integers, whatever the graph calls them
             allowed = allowed | _INDICES
         if argument.scalar_type not in allowed:
             raise InvalidProgramError(
