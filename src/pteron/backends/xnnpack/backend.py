@@ -92,7 +92,7 @@ def _check_arguments(context: BackendInitContext, blob: Blob, where: str) -> Non
             raise InvalidProgramError(
                 f"{place} has type {argument.scalar_type.torch_name}; the graph has {value}"
             )
-        dims = physical_sizes(argument)
+        dims = physical_sizes(argument) if value.dims else argument.sizes
         fits = len(dims) == len(value.dims)
         if argument.shape_dynamism is TensorShapeDynamism.STATIC and value.is_input:
             fits = dims == value.dims
@@ -274,7 +274,7 @@ class BoundCall:
     ) -> None:
         tensor = self._args[value.external_id]
         base, perm = self._as_graph_sees(planner, value, var)
-        sizes = [shape[axis] for axis in perm] if perm else tuple(shape) or (1,)
+        sizes = [shape[axis] for axis in perm] if perm else tuple(shape) or value.dims
         if tensor.device != planner.device:
             base = planner.tape.value(torch.Tensor.to, base, planner.device)
         if value.datatype in LATTICE:
@@ -290,7 +290,7 @@ class BoundCall:
         argument = self._delegate.argument(value.external_id)
         base: Operand = self._args[value.external_id] if var is None else var
         if not argument.sizes:
-            return planner.reshaped(base, (1,)), None
+            return planner.reshaped(base, value.dims), None
         order = argument.dim_order
         return base, None if order == tuple(range(len(order))) else order
 
