@@ -6,6 +6,7 @@ import math
 from typing import Any, Protocol
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import dlpack
 
 from pteron.errors import InvalidArgumentError, InvalidTypeError, NotSupportedError
@@ -100,6 +101,11 @@ class TensorInput:
         self._slot.set_(given.detach())  # type: ignore[call-overload]
 
     def _refuse_unreadable(self, given: torch.Tensor) -> None:
+        if isinstance(given, FakeTensor):
+            raise InvalidArgumentError(
+                f"{self._what} has to be a tensor that holds data, got a FakeTensor, which does not",
+                hint="make the tensor outside of FakeTensorMode",
+            )
         if given.device.type == "meta" or given.layout is not torch.strided:
             raise InvalidArgumentError(
                 f"{self._what} has to be a dense tensor that holds data on {self._device}, got "
@@ -115,7 +121,7 @@ class TensorInput:
                 f"{self._what} has to be {self._expected}, got {describe(given)}",
                 hint=f"convert it with .to(torch.{self._value.scalar_type.torch_name})",
             )
-        if given.device.type == "meta":
+        if given.device.type == "meta" or isinstance(given, FakeTensor):
             self._refuse_unreadable(given)
         self._check_shape(given)
         return given

@@ -108,7 +108,7 @@ def load_method(
     delegates: dict[int, DelegateHandle] = {}
     constants = dict(context.constants)
     try:
-        with context.memory.undone_on_failure():
+        with isolated(), context.memory.undone_on_failure():
             return _load(context, plan, metadata, delegates, private=private)
     except BaseException as error:
         for handle in reversed(delegates.values()):
@@ -136,7 +136,7 @@ def _load(
     check_counts(plan, nodes)
     _log_stray_tags(plan)
     memory = context.memory.allocate(plan.name, private=private)
-    with torch.inference_mode(), isolated():
+    with torch.inference_mode():
         table = ValueBuilder(
             context.memory.plan(plan.name),
             memory,

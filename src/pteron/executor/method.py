@@ -90,7 +90,7 @@ class Method:
                 can be called again.
 
         """
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._set_inputs(inputs)
             self._run(observer)
             return self._outputs.collect(borrow=self._lend(borrow_outputs))
@@ -99,7 +99,7 @@ class Method:
 
     def set_inputs(self, inputs: Sequence[Any] | torch.Tensor) -> None:
         """Give the inputs of the next :meth:`run`; they stay until others are given."""
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._set_inputs(inputs)
 
     def run(self, *, observer: Observer | None = None) -> None:
@@ -109,7 +109,7 @@ class Method:
             InvalidArgumentError: The method takes tensors and none was given yet.
 
         """
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._run(observer)
 
     def get_outputs(self, *, borrow: bool = False) -> list[Any]:
@@ -119,7 +119,7 @@ class Method:
             InvalidStateError: There was no run yet.
 
         """
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._check_open()
             if not self._has_outputs:
                 raise InvalidStateError(
@@ -151,7 +151,7 @@ class Method:
             )
         if self._lent:  # an input may be a view of memory that another input is copied to
             inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
-        with torch.inference_mode(), isolated():
+        with torch.inference_mode():
             for put, given in zip(self._inputs, inputs, strict=True):
                 put(given)
         self._given = True
@@ -165,7 +165,7 @@ class Method:
             )
         self._outputs.prepare()
         try:
-            with torch.inference_mode(), isolated():
+            with torch.inference_mode():
                 try:
                     self._run_blocks(observer)
                 finally:
@@ -336,7 +336,7 @@ class Method:
 
         State that other methods share is reset for them too.
         """
-        with self._memory.lock, torch.inference_mode():
+        with self._memory.lock, isolated(), torch.inference_mode():
             self._check_open()
             for slot in self._table.state.values():
                 slot.reset()
@@ -404,11 +404,11 @@ class State(Mapping[str, torch.Tensor]):
         return slots[name]
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        with self._method._memory.lock:
+        with self._method._memory.lock, isolated():
             return self._slot(name).tensor.clone()
 
     def __setitem__(self, name: str, value: torch.Tensor) -> None:
-        with self._method._memory.lock, torch.inference_mode():
+        with self._method._memory.lock, isolated(), torch.inference_mode():
             slot = self._slot(name).tensor
             if value.shape != slot.shape or value.dtype != slot.dtype:
                 raise InvalidArgumentError(
