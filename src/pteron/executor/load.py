@@ -17,9 +17,10 @@ from pteron.errors import (
     NotSupportedError,
     PteronError,
 )
-from pteron.executor.bind import PlanBinder, check_operators, delegate_failure, method_name
+from pteron.executor.bind import PlanBinder, delegate_failure, method_name
 from pteron.executor.evalue import ValueBuilder, ValueTable
 from pteron.executor.isolation import isolated
+from pteron.executor.load_problems import check_loadable
 from pteron.executor.method import Method
 from pteron.format.pte import PteFile
 from pteron.format.schema import (
@@ -112,8 +113,7 @@ def _load(
 ) -> Method:
     """Load a method; ``delegates`` is filled as it goes, so that the caller can close them."""
     verify_method(context.pte, plan)
-    _check_backends(context, plan)
-    check_operators(plan, context.kernels)
+    check_loadable(context, plan)
     _log_stray_tags(plan)
     memory = context.memory.allocate(plan.name, private=private)
     with torch.inference_mode(), isolated():
@@ -132,18 +132,6 @@ def _load(
     if table.shares_state:
         memory.lock = context.memory.lock
     return Method(metadata, table, bound, memory, delegates, context)
-
-
-def _check_backends(context: LoadContext, plan: ExecutionPlan) -> None:
-    """Raise BackendMissingError for the first delegate whose backend is not there."""
-    calls: dict[str, int] = {}
-    for instruction in plan.instructions:
-        if isinstance(instruction, DelegateCall):
-            backend_id = plan.delegates[instruction.delegate_index].id
-            calls[backend_id] = calls.get(backend_id, 0) + 1
-    for backend_id, count in calls.items():
-        what = f"method {plan.name!r} ({count} delegate call{'s' if count > 1 else ''})"
-        context.backends.require(backend_id, what)
 
 
 def _log_stray_tags(plan: ExecutionPlan) -> None:
