@@ -22,8 +22,6 @@ from pteron.program.method_meta import MethodMeta
 from pteron.program.verify import verify_program, verify_ptd
 
 if TYPE_CHECKING:
-    import torch
-
     from pteron.backends.interface import Backend
     from pteron.backends.registry import BackendRegistry
     from pteron.executor.load import LoadContext
@@ -292,7 +290,7 @@ def _make_context(
     from pteron.executor.load import LoadContext, native_code_allowed
     from pteron.kernels import Kernel, default_registry, kernel_from_function
     from pteron.memory.device_map import DeviceMap
-    from pteron.memory.program_memory import ProgramMemory, require_allocator
+    from pteron.memory.program_memory import ProgramMemory
 
     registry = default_registry()
     if kernels:
@@ -303,10 +301,6 @@ def _make_context(
             }
         )
     places = DeviceMap(device_map)
-
-    def allocate(nbytes: int, device: torch.device) -> torch.Tensor:
-        return require_allocator(device, "a delegate's memory").allocate(nbytes, device)
-
     return LoadContext(
         pte=pte,
         data_map=data_map,
@@ -315,5 +309,4 @@ def _make_context(
         kernels=registry,
         backends=default_backends if backends is None else default_backends.overrides(backends),
         native_code=native_code_allowed(native_code),
-        shared={"pteron.allocate": allocate},
     )

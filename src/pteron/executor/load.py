@@ -45,9 +45,6 @@ logger = logging.getLogger("pteron")
 TARGET_DEVICE = "target_device"
 """The compile spec that names a delegate's device (``exir/passes/propagate_device_pass.py``)."""
 
-STATE_DOMAIN = "pteron.state_domain"
-"""Key in ``BackendInitContext.instance`` under which a backend keeps state that the file names."""
-
 NATIVE_CODE_VARIABLE = "PTERON_NATIVE_CODE"
 """Environment variable: ``refuse`` keeps this process from running native code out of files."""
 
@@ -182,7 +179,8 @@ def _init_delegates(
     private: bool,
 ) -> None:
     plan = table.plan
-    instance: dict[Any, Any] = {STATE_DOMAIN: {} if private else context.state_domain}
+    instance_store: dict[Any, Any] = {}
+    state_store: dict[Any, Any] = {} if private else context.state_domain
     unwritten = first_unwritten(plan, table.memory_plan.steps)
     for instruction in plan.instructions:
         if not isinstance(instruction, DelegateCall) or instruction.delegate_index in delegates:
@@ -201,8 +199,9 @@ def _init_delegates(
             device=device,
             args=tuple(plan.values[index] for index in instruction.args),
             native_code=context.native_code,
-            shared=context.shared,
-            instance=instance,
+            program_store=context.shared,
+            instance_store=instance_store,
+            state_store=state_store,
             first_unwritten=unwritten[number],
         )
         try:
