@@ -57,6 +57,7 @@ class PteronError(Exception):
 
     ``message`` says what was found, what was allowed and where; ``hint``, if there is one,
     is the way out. Outer layers add context with :meth:`add_context`; the first text stays.
+    ``problems`` are the errors that this one reports together, or empty if it is about one problem.
     """
 
     code: ClassVar[int] = 0x01
@@ -66,6 +67,7 @@ class PteronError(Exception):
         self.message = message
         self.hint = hint
         self.context: list[str] = []
+        self.problems: tuple[PteronError, ...] = ()
 
     def add_context(self, line: str) -> None:
         """Add one line that says where in a larger task the error happened."""

@@ -22,8 +22,6 @@ from pteron.program.method_meta import MethodMeta
 from pteron.program.verify import Verified, verify_program, verify_ptd
 
 if TYPE_CHECKING:
-    import torch
-
     from pteron.backends.interface import Backend
     from pteron.backends.registry import BackendRegistry
     from pteron.executor.load import LoadContext
@@ -303,7 +301,7 @@ def _make_context(
     from pteron.executor.nodes import ProgramNodes
     from pteron.kernels import Kernel, default_registry, kernel_from_function
     from pteron.memory.device_map import DeviceMap
-    from pteron.memory.program_memory import ProgramMemory, require_allocator
+    from pteron.memory.program_memory import ProgramMemory
 
     registry = default_registry()
     if kernels:
@@ -315,10 +313,6 @@ def _make_context(
         )
     places = DeviceMap(device_map)
     nodes = ProgramNodes(plans, registry, verified.graphs)
-
-    def allocate(nbytes: int, device: torch.device) -> torch.Tensor:
-        return require_allocator(device, "a delegate's memory").allocate(nbytes, device)
-
     return LoadContext(
         pte=pte,
         verified=verified,
@@ -330,5 +324,4 @@ def _make_context(
         backends=default_backends if backends is None else default_backends.overrides(backends),
         native_code=native_code_allowed(native_code),
         optimize=optimize_allowed(optimize),
-        shared={"pteron.allocate": allocate},
     )

@@ -204,9 +204,7 @@ def _again(
     torch.set_rng_state(state)
     outs = filled(like, filling)
     returned = call(kernel, [mapped(a, dense) for a in args], outs)
-    return [
-        bytes_of(r) if isinstance(r, Tensor) else r for r in results_of(kernel, returned, outs)
-    ]
+    return [bytes_of(r) if isinstance(r, Tensor) else r for r in results_of(kernel, returned, outs)]
 
 
 def _layouts(

@@ -20,8 +20,9 @@ from pteron.errors import (
 from pteron.executor.bind import PlanBinder, delegate_failure, method_name
 from pteron.executor.evalue import ValueBuilder, ValueTable
 from pteron.executor.isolation import isolated
+from pteron.executor.load_problems import check_loadable
 from pteron.executor.method import Method
-from pteron.executor.nodes import ProgramNodes, check_counts, check_operators
+from pteron.executor.nodes import ProgramNodes, check_counts
 from pteron.executor.passes import PASSES, Lowering
 from pteron.format.pte import PteFile
 from pteron.format.schema import (
@@ -45,9 +46,6 @@ logger = logging.getLogger("pteron")
 
 TARGET_DEVICE = "target_device"
 """The compile spec that names a delegate's device (``exir/passes/propagate_device_pass.py``)."""
-
-STATE_DOMAIN = "pteron.state_domain"
-"""Key in ``BackendInitContext.instance`` under which a backend keeps state that the file names."""
 
 NATIVE_CODE_VARIABLE = "PTERON_NATIVE_CODE"
 """Environment variable: ``refuse`` keeps this process from running native code out of files."""
@@ -130,8 +128,7 @@ def _load(
 ) -> Method:
     """Load a method; ``delegates`` is filled as it goes, so that the caller can close them."""
     verify_method(context.pte, context.verified, plan.name)
-    _check_backends(context, plan)
-    check_operators(plan, context.kernels)
+    check_loadable(context, plan)
     nodes = context.nodes.of(plan.name)
     check_counts(plan, nodes)
     _log_stray_tags(plan)
@@ -155,18 +152,6 @@ def _load(
     if table.shares_state:
         memory.lock = context.memory.lock
     return Method(metadata, table, bound, memory, delegates, context)
-
-
-def _check_backends(context: LoadContext, plan: ExecutionPlan) -> None:
-    """Raise BackendMissingError for the first delegate whose backend is not there."""
-    calls: dict[str, int] = {}
-    for instruction in plan.instructions:
-        if isinstance(instruction, DelegateCall):
-            backend_id = plan.delegates[instruction.delegate_index].id
-            calls[backend_id] = calls.get(backend_id, 0) + 1
-    for backend_id, count in calls.items():
-        what = f"method {plan.name!r} ({count} delegate call{'s' if count > 1 else ''})"
-        context.backends.require(backend_id, what)
 
 
 def _log_stray_tags(plan: ExecutionPlan) -> None:
@@ -217,7 +202,8 @@ def _init_delegates(
     private: bool,
 ) -> None:
     plan = table.plan
-    instance: dict[Any, Any] = {STATE_DOMAIN: {} if private else context.state_domain}
+    instance_store: dict[Any, Any] = {}
+    state_store: dict[Any, Any] = {} if private else context.state_domain
     unwritten = first_unwritten(plan, table.memory_plan.graph.accesses)
     for instruction in plan.instructions:
         if not isinstance(instruction, DelegateCall) or instruction.delegate_index in delegates:
@@ -236,8 +222,9 @@ def _init_delegates(
             device=device,
             args=tuple(plan.values[index] for index in instruction.args),
             native_code=context.native_code,
-            shared=context.shared,
-            instance=instance,
+            program_store=context.shared,
+            instance_store=instance_store,
+            state_store=state_store,
             first_unwritten=unwritten[number],
         )
         try:

@@ -84,6 +84,15 @@ class ProgramMemory:
         with self._load_lock:
             return self._allocate(name, private)
 
+    def missing_devices(self, name: str) -> Iterator[NotFoundError]:
+        """Yield an error for each buffer of a method whose device this machine does not have."""
+        for buffer in self._plans[name].buffers:
+            device = self.device(buffer)
+            try:
+                require_allocator(device, _described(name, buffer, device))
+            except NotFoundError as error:
+                yield error
+
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:
         """Keep nothing that methods share and that was made inside, if that fails."""
@@ -99,8 +108,8 @@ class ProgramMemory:
 
     def _allocate(self, name: str, private: bool) -> MethodMemory:
         plan = self._plans[name]
-        for buffer in plan.buffers:  # a device that is not there is found before anything is made
-            require_allocator(self.device(buffer), _described(name, buffer, self.device(buffer)))
+        for error in self.missing_devices(name):  # before anything is made
+            raise error
         pinning = self._pinning_allocator(plan)
         arenas: dict[int, Arena] = {}
         owners = {b.index: self.ownership.of(name, b.index, private=private) for b in plan.buffers}

@@ -133,9 +133,7 @@ def gemma2() -> Any:
     # The published activation approximates GELU with tanh; delegated, every exporter makes the
     # exact GELU of it, which differs by 5e-4 in any runtime.
     activation = "gelu"
-    config = Gemma2Config(
-        **DECODER, head_dim=8, sliding_window=4, hidden_activation=activation
-    )
+    config = Gemma2Config(**DECODER, head_dim=8, sliding_window=4, hidden_activation=activation)
     return text(Gemma2ForCausalLM(config))
 
 
