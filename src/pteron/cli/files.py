@@ -12,7 +12,7 @@ from pteron.errors import NotFoundError
 from pteron.format.ptd import PtdFile, read_ptd
 from pteron.format.pte import PteFile, read_pte
 from pteron.format.schema import ExecutionPlan
-from pteron.format.source import ByteSource, open_source
+from pteron.format.source import ByteSource, SourceData, open_source
 from pteron.program.verify import verify_program, verify_ptd
 
 DATA_MAGIC: Final = b"FT01"
@@ -61,7 +61,7 @@ def working(source: ByteSource) -> AbstractContextManager[object]:
     return progress.working(f"checking {source.name}")
 
 
-def open_data(paths: Sequence[str]) -> tuple[PtdFile, ...]:
+def open_data(paths: Sequence[SourceData]) -> tuple[PtdFile, ...]:
     """Open data files and check all of them."""
     return tuple(read_verified_ptd(open_source(path)) for path in paths)
 

@@ -22,7 +22,7 @@ from pteron.errors import (
     ProgramPermissionError,
 )
 
-SourceData: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO"
+SourceData: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
 """What a caller may hand over as a file."""
 
 
@@ -33,12 +33,16 @@ class ByteSource:
     to the system as soon as the last slice of it is gone.
     """
 
-    __slots__ = ("_map", "_view", "name", "size")
+    __slots__ = ("_map", "_view", "name", "path", "size")
 
-    def __init__(self, data: bytes | memoryview | mmap.mmap, *, name: str) -> None:
+    def __init__(
+        self, data: bytes | memoryview | mmap.mmap, *, name: str, path: Path | None = None
+    ) -> None:
         self._map = data if isinstance(data, mmap.mmap) else None
         self._view: memoryview | None = memoryview(data).toreadonly()
         self.name = name
+        self.path = path
+        """Where the file can be opened again; None for bytes and file objects."""
         self.size = self._view.nbytes
 
     @property
@@ -122,7 +126,9 @@ def _open_path(path: str | os.PathLike[str]) -> ByteSource:
     except (OSError, ValueError) as error:
         raise _access_error(name, error) from None
     try:
-        return _map_descriptor(descriptor, name)
+        source = _map_descriptor(descriptor, name)
+        source.path = Path(name).absolute()
+        return source
     finally:
         os.close(descriptor)
 

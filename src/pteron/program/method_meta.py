@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TypeVar
 
-from pteron.errors import InvalidArgumentError
+from pteron.errors import MetadataIndexError
 from pteron.format.schema import (
     HOST,
     Bool,
@@ -27,10 +27,6 @@ from pteron.format.schema import (
 )
 
 _Item = TypeVar("_Item")
-
-
-class MetadataIndexError(InvalidArgumentError, IndexError):
-    """Refuse an index that no input, output, attribute or buffer has."""
 
 
 class Tag(IntEnum):
