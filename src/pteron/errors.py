@@ -25,9 +25,9 @@
     ├── DelegateMemoryAllocationFailedError    0x31   MemoryError
     └── DelegateInvalidHandleError             0x32   RuntimeError
 
-The codes are ExecuTorch's (``runtime/core/error.h``); ``error.code`` is the number. ``error.message``
-is what happened, and ``error.hint`` what to do about it, or None. An AccessFailedError has the
-``filename`` and ``errno`` of an OSError.
+The codes are ExecuTorch's (``runtime/core/error.h``); ``error.code`` is the number.
+``error.message`` is what happened, and ``error.hint`` what to do about it, or None. An
+AccessFailedError has the ``filename`` and ``errno`` of an OSError.
 """
 
 from __future__ import annotations
@@ -116,12 +116,13 @@ class PackageMissingError(NotSupportedError, ImportError):
 
 
 def missing_package(error: ModuleNotFoundError, what: str) -> ImportError:
-    """Return the error for a package that ``what`` needs; pteron's own modules are a bug of ours."""
+    """Return the error for a package that ``what`` needs; one of pteron's own is our bug."""
     package = (error.name or "").partition(".")[0]
     if not package or package == "pteron":
         return error
     return PackageMissingError(
-        f"{what} needs the package {package}", hint=f"pip install {_PIP_NAMES.get(package, package)}"
+        f"{what} needs the package {package}",
+        hint=f"pip install {_PIP_NAMES.get(package, package)}",
     )
 
 
@@ -196,7 +197,11 @@ class AccessFailedError(PteronError, OSError):
         self.errno = errno
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _access_failed_again, (type(self), self.message, self.filename, self.errno), vars(self)
+        return (
+            _access_failed_again,
+            (type(self), self.message, self.filename, self.errno),
+            vars(self),
+        )
 
 
 class ProgramNotFoundError(AccessFailedError, FileNotFoundError):
@@ -214,7 +219,7 @@ class ProgramPermissionError(AccessFailedError, PermissionError):
 def _access_failed_again(
     kind: type[AccessFailedError], message: str, filename: str | None, errno: int | None
 ) -> AccessFailedError:
-    """Rebuild an error from a pickle: an OSError keeps two of its attributes outside of its dict."""
+    """Rebuild an error from a pickle: an OSError keeps two attributes outside of its dict."""
     return kind(message, filename=filename, errno=errno)
 
 

@@ -6,7 +6,9 @@ The calls are those of ``executorch.runtime``; what pteron adds are keyword argu
 from __future__ import annotations
 
 import enum
+import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -24,7 +26,7 @@ from pteron.errors import (
 )
 from pteron.format.ptd import PtdFile, read_ptd
 from pteron.format.pte import PteFile, read_pte
-from pteron.format.schema import ExecutionPlan
+from pteron.format.schema import ExecutionPlan, KernelCall
 from pteron.format.source import ByteSource, SourceData, open_source
 from pteron.program.data_map import NamedDataMap
 from pteron.program.html import heading, values_table
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     import torch
 
     from pteron.executor.load import LoadContext
+
+logger = logging.getLogger("pteron")
 
 DataPaths: TypeAlias = SourceData | Sequence[SourceData] | None
 """One data file (``.ptd``), several, or none."""
@@ -180,6 +184,7 @@ class Program:
             from pteron.executor.load import load_method
         except ModuleNotFoundError as error:
             raise missing_package(error, "loading a method") from error
+        begin = time.perf_counter()
         try:
             method = load_method(self._load_context(), plan, MethodMeta(plan), private=private)
         except DeviceMissingError as error:
@@ -188,6 +193,12 @@ class Program:
         paths = _paths_of(self._sources)
         if paths is not None:
             method._reopen = Reopening(paths, self._settings).method
+        logger.info(
+            "loaded method %r in %.3g ms: %s",
+            name,
+            1e3 * (time.perf_counter() - begin),
+            _load_text(plan, method),
+        )
         return method
 
     def _device_hint(self, device: str) -> str:
@@ -326,10 +337,11 @@ class Runtime:
         """
         del verification
         check_settings(device_map, native_code, kernels, backends)
+        begin = time.perf_counter()
         sources = [open_source(data)]
         try:
             sources += [open_source(path) for path in _data_sources(data_path)]
-            return Program(
+            program = Program(
                 sources[0],
                 sources[1:],
                 device_map=device_map,
@@ -341,6 +353,12 @@ class Runtime:
             for source in sources:
                 source.close()
             raise
+        logger.info(
+            "opened and verified %s in %.3g ms",
+            " and ".join(f"{source.name} ({source.size:,} bytes)" for source in sources),
+            1e3 * (time.perf_counter() - begin),
+        )
+        return program
 
     def __repr__(self) -> str:
         return f"<pteron.Runtime {pteron.__version__}: opens programs with load_program(path)>"
@@ -394,6 +412,25 @@ class Reopening:
         method = self.program().load_method(name)
         method.state.restore(state)
         return method
+
+
+def _load_text(plan: ExecutionPlan, method: pteron.Method) -> str:
+    """Say what a method that was just loaded consists of, for the log."""
+    from pteron.backends.registry import runtime_of
+
+    kernels = {
+        plan.operators[one.op_index].full_name
+        for one in plan.instructions
+        if isinstance(one, KernelCall)
+    }
+    parts = [f"{len(plan.instructions)} instructions, {len(kernels)} kernels"]
+    for number, delegate in enumerate(plan.delegates):
+        parts.append(f"delegate {number} ({delegate.id}) runs in {runtime_of(delegate.id)}")
+    parts += [
+        f"buffer {buffer.buffer} takes {buffer.allocated_bytes:,} bytes on {buffer.device}"
+        for buffer in method.memory
+    ]
+    return "; ".join(parts)
 
 
 def _paths_of(sources: Sequence[ByteSource]) -> tuple[tuple[str, int], ...] | None:

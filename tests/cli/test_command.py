@@ -106,6 +106,12 @@ def option_text(help_text: str, option: str) -> str:
     return " ".join(help_text[begin:end].split())
 
 
+def test_the_bare_command_shows_the_overview() -> None:
+    done = cli()
+    assert (done.code, done.err) == (0, "")
+    assert done.out == cli("--help").out
+
+
 def test_the_overview_names_every_verb_and_exit_code() -> None:
     done = cli("--help")
     assert done.code == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import cast
 
+from pteron.cli.arguments import whole
 from pteron.cli.files import (
     add_data,
     add_file,
@@ -55,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top",
         metavar="N",
-        type=int,
+        type=whole,
         default=10,
         help="how many of the largest weights, blobs and segments to list; 0 lists all "
         "(default: 10)",
@@ -78,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.json:
         show_json(facts)
-    elif facts["kind"] == "data":
-        page_of_data_file(facts, top=args.top).show()
+    elif "methods" in facts:
+        page_of_program(cast("Program", facts), top=args.top).show()
     else:
-        page_of_program(facts, top=args.top).show()
+        page_of_data_file(facts, top=args.top).show()
     return 0
 
 

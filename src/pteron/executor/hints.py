@@ -67,7 +67,9 @@ def shape_hint(given: Any, shape: Sequence[int], info: ValueInfo) -> str | None:
     if len(shape) != len(wanted):
         return ranks
     if info.is_dynamic:
-        over = [at for at, (got, bound) in enumerate(zip(shape, wanted, strict=True)) if got > bound]
+        over = [
+            at for at, (got, bound) in enumerate(zip(shape, wanted, strict=True)) if got > bound
+        ]
         bounds = ", ".join(f"dimension {at} to {wanted[at]}" for at in over)
         return f"the program limits {bounds}; export it again with a larger bound"
     return "the program takes this shape alone; export it again with dynamic shapes for others"

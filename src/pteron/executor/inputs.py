@@ -204,9 +204,7 @@ class ScalarInput:
 
 _KINDS = {Int: "an int", Bool: "a bool", Double: "a float", String: "a string"}
 
-BAKED_HINT = (
-    "to use another value, export the program again with it, or with a tensor in its place"
-)
+BAKED_HINT = "to use another value, export the program again with it, or with a tensor in its place"
 
 
 def python_scalar(given: Any) -> Any:

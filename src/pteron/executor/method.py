@@ -33,8 +33,8 @@ from pteron.executor.signature import Signature, ValueInfo
 from pteron.executor.state import State
 from pteron.memory.program_memory import BufferReport, MethodMemory
 from pteron.program.disasm import format_window
-from pteron.program.method_meta import MethodMeta
 from pteron.program.html import heading, values_table
+from pteron.program.method_meta import MethodMeta
 
 logger = logging.getLogger("pteron")
 

@@ -65,8 +65,9 @@ class Signature:
         for name in given:
             if name not in names:
                 raise stranger(self.inputs, name, self._what)
-        return self._filled({info.position: given[info.name] for info in self.inputs
-                             if info.name in given})
+        return self._filled(
+            {info.position: given[info.name] for info in self.inputs if info.name in given}
+        )
 
     def of_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the values of a call, ``method(x, mask=m)``, in the order of the inputs."""
@@ -185,6 +186,6 @@ def _with_defaults_last(parameters: list[inspect.Parameter]) -> list[inspect.Par
         if one.default is one.empty:
             seen_required = True
         elif seen_required:
-            one = one.replace(default=one.empty)  # noqa: PLW2901
+            one = one.replace(default=one.empty)
         found.append(one)
     return found[::-1]

@@ -247,7 +247,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # only for an error
 
     lower = {known.lower(): known for known in names}
-    found = get_close_matches(name.lower(), list(lower), n=1, cutoff=0.5)
+    found = get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
     return lower[found[0]] if found else None
 
 
