@@ -223,9 +223,7 @@ def test_too_many_values_in_a_file(tmp_path: Path) -> None:
 # -- values ---------------------------------------------------------------------------------------
 
 
-def tensor_value(
-    dtype: str, *sizes: int, position: int = 0, dynamic: bool = False
-) -> ValueInfo:
+def tensor_value(dtype: str, *sizes: int, position: int = 0, dynamic: bool = False) -> ValueInfo:
     dynamism = TensorShapeDynamism.DYNAMIC_BOUND if dynamic else TensorShapeDynamism.STATIC
     return ValueInfo(
         "input",

@@ -173,7 +173,7 @@ def _stranger_entry(
     elif fitting:
         hint = "to use the others alone: " + " ".join(f"--input {path}:{name}" for name in fitting)
     else:
-        hint = f"say which input it is for: --input {names[0]}={path}:{one.entry}"
+        hint = f"say which input it is for: --input NAME={path}:{one.entry}"
     return _stranger(f"--input {one.word}", one.entry, wanted, hint, fitting)
 
 

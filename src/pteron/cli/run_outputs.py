@@ -307,7 +307,7 @@ def _array(name: str, tensor: torch.Tensor) -> Any:
     except TypeError:  # bfloat16 and the small floats
         kind = str(tensor.dtype).removeprefix("torch.")
         raise InvalidArgumentError(
-            f"output {name} is {kind}, an element type that numpy lacks",
+            f"{name} is {kind}, an element type that numpy lacks",
             hint="save as .pt or .safetensors",
         ) from None
 

@@ -12,6 +12,16 @@ class ForeignFile(NamedTuple):
     what: str
     hint: str
 
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a program, which was given for something else."""
+        return self is _PROGRAM
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether the file that was meant may be inside of it, or was not fetched."""
+        return self.hint.startswith(("unpack", "the download", "run `git"))
+
 
 _EXPORT: Final = "export the model to a .pte file with executorch"
 

@@ -107,8 +107,8 @@ def read_ptd(source: ByteSource) -> PtdFile:
 
 
 def _read_header(name: str, view: memoryview) -> FlatTensorHeader:
-    def fail(message: str, hint: str | None = None) -> NoReturn:
-        raise InvalidExternalDataError(f"{name}: {message}", hint=hint)
+    def fail(message: str) -> NoReturn:
+        raise InvalidExternalDataError(f"{name}: {message}")
 
     cut = "fetch or write it again"
     head = bytes(view[: HEADER_OFFSET + HEADER_BYTES])
@@ -117,17 +117,18 @@ def _read_header(name: str, view: memoryview) -> FlatTensorHeader:
             raise InvalidExternalDataError(f"{name} is empty", hint="fetch or write it again")
         foreign = recognise(bytes(view[:HEAD_BYTES]), view.nbytes)
         if foreign is not None:
+            usable = foreign.is_program or foreign.is_wrapped
             raise InvalidExternalDataError(
                 f"{name} is not a data file (.ptd); it is {foreign.what}",
-                hint=f"{foreign.hint}; a data file is what executorch wrote beside the program"
-                if foreign.what != "an ExecuTorch program"
-                else foreign.hint,
+                hint=foreign.hint if usable else "give the .ptd file that belongs to the program",
             )
         fail(f"not a data file: bytes 4 to 8 are {head[4:8]!r}, expected {IDENTIFIER!r}")
     if head[8:12] != HEADER_MAGIC:
         fail(f"the header is missing: bytes 8 to 12 are {head[8:12]!r}, expected {HEADER_MAGIC!r}")
     if len(head) < HEADER_OFFSET + HEADER_BYTES:
-        fail(f"the file is cut short: it ends after {view.nbytes:,} bytes, inside its header", cut)
+        raise InvalidExternalDataError(
+            f"{name} is cut short: it ends after {view.nbytes:,} bytes, inside its header", hint=cut
+        )
     header = FlatTensorHeader(*struct.unpack_from("<IQQQQ", head, HEADER_OFFSET + 4))
     if header.length < HEADER_BYTES:
         fail(f"the header's length is {header.length}; allowed are {HEADER_BYTES} and more")
@@ -137,10 +138,10 @@ def _read_header(name: str, view: memoryview) -> FlatTensorHeader:
     ):
         if begin + size > view.nbytes:
             found = "cut short" if begin + size <= limits.MAX_FILE_BYTES else "damaged"
-            fail(
-                f"the file is {found}: its header announces {begin + size:,} bytes up to the end "
-                f"of {what}; the file has {view.nbytes:,}",
-                cut,
+            raise InvalidExternalDataError(
+                f"{name} is {found}: its header announces {begin + size:,} bytes up to the end of "
+                f"{what}; the file has {view.nbytes:,} bytes",
+                hint=cut,
             )
     return header
 

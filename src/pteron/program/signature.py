@@ -248,6 +248,8 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
     lower = {known.lower(): known for known in names}
     found = get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    if not found and len(name) > 2:  # the beginning of a longer name
+        found = [known for known in lower if known.startswith(name.lower())]
     return lower[found[0]] if found else None
 
 
