@@ -33,6 +33,9 @@ MAX_ARENA_BYTES: Final = 1 << 42
 
 MAX_TENSOR_BYTES: Final = 1 << 42
 
+MAX_FILE_BYTES: Final = 1 << 45
+"""A header that announces more (32 TiB) is damaged; one that announces less was cut short."""
+
 JUMP_BUDGET: Final = 100_000_000
 """Jumps that one execution may take before it is stopped as endless."""
 

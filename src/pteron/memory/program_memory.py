@@ -13,7 +13,12 @@ from dataclasses import dataclass
 
 import torch
 
-from pteron.errors import MemoryAllocationFailedError, NotFoundError, NotSupportedError
+from pteron.errors import (
+    DeviceMissingError,
+    MemoryAllocationFailedError,
+    NotFoundError,
+    NotSupportedError,
+)
 from pteron.format.schema import Tensor
 from pteron.memory.device_allocator import DeviceAllocator, find_device_allocator
 from pteron.memory.device_map import DeviceMap
@@ -281,11 +286,7 @@ def require_allocator(device: torch.device, what: str) -> DeviceAllocator:
     if allocator is None:
         raise NotFoundError(f"{what}: no device allocator for device type {device.type!r}")
     if not allocator.is_available(device):
-        raise NotFoundError(
-            f"{what}: this machine has no {device}",
-            hint="other methods of the file still run; "
-            f'device_map={{"{device.type}": "cpu"}} moves a method without delegates to the host',
-        )
+        raise DeviceMissingError(f"{what}: this machine has no {device}", device=str(device))
     return allocator
 
 

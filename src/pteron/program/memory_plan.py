@@ -27,6 +27,13 @@ class MemoryPlan:
         )
         """All planned buffers, in file order, without the reserved entry 0."""
 
+    def __repr__(self) -> str:
+        buffers = ", ".join(
+            f"buffer {buffer.index}: {buffer.nbytes:,} bytes on {buffer.device}"
+            for buffer in self.buffers
+        )
+        return f"<pteron.MemoryPlan of method {self.plan.name!r}: {buffers or 'no buffers'}>"
+
     def buffer(self, index: int) -> PlannedBuffer:
         """Return the buffer that ``memory_id`` ``index`` names."""
         return self.buffers[index - 1]
