@@ -19,7 +19,7 @@ from pteron.format.source import ByteSource, SourceData, open_source
 from pteron.program.data_map import NamedDataMap
 from pteron.program.memory_plan import MemoryPlan
 from pteron.program.method_meta import MethodMeta
-from pteron.program.verify import verify_program, verify_ptd
+from pteron.program.verify import Verified, verify_program, verify_ptd
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ class Program:
     ) -> None:
         self._sources = (source, *data_sources)
         self._pte = read_pte(source)
-        verify_program(self._pte)
+        self._verified = verify_program(self._pte)
         self._ptds = tuple(_read_checked_ptd(data) for data in data_sources)
         self._data_map = NamedDataMap(self._pte, self._ptds)
         self._plans: dict[str, ExecutionPlan] = {
@@ -100,7 +100,8 @@ class Program:
 
     def memory_plan(self, method_name: str) -> MemoryPlan:
         """Return a method's planned buffers and slots."""
-        return MemoryPlan(self._plan(method_name))
+        plan = self._plan(method_name)
+        return MemoryPlan(plan, self._verified.graphs.get(plan.name))
 
     def _plan(self, name: str) -> ExecutionPlan:
         if name not in self._plans:
@@ -150,7 +151,9 @@ class Program:
 
     def _load_context(self) -> LoadContext:
         if self._context is None:
-            self._context = _make_context(self._pte, self._data_map, self._plans, *self._settings)
+            self._context = _make_context(
+                self._pte, self._verified, self._data_map, self._plans, *self._settings
+            )
         return self._context
 
     # -- end -------------------------------------------------------------------------------------
@@ -286,6 +289,7 @@ def _read_checked_ptd(source: ByteSource) -> PtdFile:
 
 def _make_context(
     pte: PteFile,
+    verified: Verified,
     data_map: NamedDataMap,
     plans: Mapping[str, ExecutionPlan],
     device_map: DeviceMapping | None,
@@ -296,6 +300,7 @@ def _make_context(
 ) -> LoadContext:
     from pteron.backends.registry import default_backends
     from pteron.executor.load import LoadContext, native_code_allowed, optimize_allowed
+    from pteron.executor.nodes import ProgramNodes
     from pteron.kernels import Kernel, default_registry, kernel_from_function
     from pteron.memory.device_map import DeviceMap
     from pteron.memory.program_memory import ProgramMemory, require_allocator
@@ -309,14 +314,17 @@ def _make_context(
             }
         )
     places = DeviceMap(device_map)
+    nodes = ProgramNodes(plans, registry, verified.graphs)
 
     def allocate(nbytes: int, device: torch.device) -> torch.Tensor:
         return require_allocator(device, "a delegate's memory").allocate(nbytes, device)
 
     return LoadContext(
         pte=pte,
+        verified=verified,
+        nodes=nodes,
         data_map=data_map,
-        memory=ProgramMemory({name: MemoryPlan(plan) for name, plan in plans.items()}, places),
+        memory=ProgramMemory(nodes.memory_plans, places),
         device_map=places,
         kernels=registry,
         backends=default_backends if backends is None else default_backends.overrides(backends),

@@ -58,6 +58,11 @@ class DelegateHandle(ABC):
         resized (``Tensor.resize_``) if their shape is dynamic.
         """
 
+    @property
+    def changes(self) -> Sequence[int] | None:
+        """Positions of the call's values that a run may write; None if it may be any of them."""
+        return None
+
     def reset(self) -> None:  # noqa: B027 - most delegates hold no state
         """Bring state inside the delegate back to its initial value."""
 

@@ -12,8 +12,9 @@ from pteron.cli.page import Page, count, is_unicode, line_width, show_json
 from pteron.devtools.memory_view import ASCII, UNICODE, draw_memory_plan, roles_of, slots_of
 from pteron.format.schema import Tensor
 from pteron.program.disasm import format_tensor
-from pteron.program.memory_plan import MemoryPlan, PlannedBuffer, PlannedSlot
+from pteron.program.memory_plan import MemoryPlan
 from pteron.program.memory_use import bytes_in_use
+from pteron.program.slots import PlannedBuffer, PlannedSlot
 
 HELP = """\
 Draw the memory plan of a method: its buffers, the device of each, and the slots in them over the

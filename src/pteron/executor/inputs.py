@@ -6,6 +6,7 @@ import math
 from typing import Any, Protocol
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import dlpack
 
 from pteron.errors import InvalidArgumentError, InvalidTypeError, NotSupportedError
@@ -100,6 +101,11 @@ class TensorInput:
         self._slot.set_(given.detach())  # type: ignore[call-overload]
 
     def _refuse_unreadable(self, given: torch.Tensor) -> None:
+        if isinstance(given, FakeTensor):
+            raise InvalidArgumentError(
+                f"{self._what} has to be a tensor that holds data, got a FakeTensor, which does not",
+                hint="make the tensor outside of FakeTensorMode",
+            )
         if given.device.type == "meta" or given.layout is not torch.strided:
             raise InvalidArgumentError(
                 f"{self._what} has to be a dense tensor that holds data on {self._device}, got "
@@ -115,7 +121,7 @@ class TensorInput:
                 f"{self._what} has to be {self._expected}, got {describe(given)}",
                 hint=f"convert it with .to(torch.{self._value.scalar_type.torch_name})",
             )
-        if given.device.type == "meta":
+        if given.device.type == "meta" or isinstance(given, FakeTensor):
             self._refuse_unreadable(given)
         self._check_shape(given)
         return given
@@ -243,7 +249,7 @@ def _short(given: Any) -> str:
 def input_takers(table: ValueTable) -> list[Put]:
     """Return one taker for each input of a method."""
     plan: ExecutionPlan = table.plan
-    steps = table.memory_plan.steps
+    steps = table.memory_plan.graph.accesses
     read = frozenset(i for step in steps for i in (*step.reads, *step.updates))
     takers: list[Put] = []
     for position, index in enumerate(plan.inputs):

@@ -17,10 +17,12 @@ from pteron.errors import (
     NotSupportedError,
     PteronError,
 )
-from pteron.executor.bind import PlanBinder, check_operators, delegate_failure, method_name
+from pteron.executor.bind import PlanBinder, delegate_failure, method_name
 from pteron.executor.evalue import ValueBuilder, ValueTable
 from pteron.executor.isolation import isolated
 from pteron.executor.method import Method
+from pteron.executor.nodes import ProgramNodes, check_counts, check_operators
+from pteron.executor.passes import PASSES, Lowering
 from pteron.format.pte import PteFile
 from pteron.format.schema import (
     DataLocation,
@@ -35,9 +37,9 @@ from pteron.memory.device_map import DeviceMap
 from pteron.memory.program_memory import ProgramMemory
 from pteron.program.constants import constant_bytes, initial_bytes
 from pteron.program.data_map import NamedDataMap
-from pteron.program.dataflow import first_unwritten
 from pteron.program.method_meta import MethodMeta
-from pteron.program.verify import verify_method
+from pteron.program.unwritten import first_unwritten
+from pteron.program.verify import Verified, verify_method
 
 logger = logging.getLogger("pteron")
 
@@ -77,6 +79,8 @@ class LoadContext:
     """What the methods of one program are loaded with. The program owns it."""
 
     pte: PteFile
+    verified: Verified
+    nodes: ProgramNodes
     data_map: NamedDataMap
     memory: ProgramMemory
     device_map: DeviceMap
@@ -104,7 +108,7 @@ def load_method(
     delegates: dict[int, DelegateHandle] = {}
     constants = dict(context.constants)
     try:
-        with context.memory.undone_on_failure():
+        with isolated(), context.memory.undone_on_failure():
             return _load(context, plan, metadata, delegates, private=private)
     except BaseException as error:
         for handle in reversed(delegates.values()):
@@ -125,12 +129,14 @@ def _load(
     private: bool,
 ) -> Method:
     """Load a method; ``delegates`` is filled as it goes, so that the caller can close them."""
-    verify_method(context.pte, plan)
+    verify_method(context.pte, context.verified, plan.name)
     _check_backends(context, plan)
     check_operators(plan, context.kernels)
+    nodes = context.nodes.of(plan.name)
+    check_counts(plan, nodes)
     _log_stray_tags(plan)
     memory = context.memory.allocate(plan.name, private=private)
-    with torch.inference_mode(), isolated():
+    with torch.inference_mode():
         table = ValueBuilder(
             context.memory.plan(plan.name),
             memory,
@@ -142,9 +148,10 @@ def _load(
         ).build()
         _initialise_state(context, table)
         _init_delegates(context, table, delegates, private=private)
-        bound = PlanBinder(
-            table, context.kernels, delegates, memory.allocator, optimize=context.optimize
-        ).bind()
+        lowering = Lowering(table, nodes, memory.allocator, delegates)
+        for run_pass in PASSES if context.optimize else ():
+            run_pass(lowering)
+        bound = PlanBinder(lowering, delegates).bind()
     if table.shares_state:
         memory.lock = context.memory.lock
     return Method(metadata, table, bound, memory, delegates, context)
@@ -211,7 +218,7 @@ def _init_delegates(
 ) -> None:
     plan = table.plan
     instance: dict[Any, Any] = {STATE_DOMAIN: {} if private else context.state_domain}
-    unwritten = first_unwritten(plan, table.memory_plan.steps)
+    unwritten = first_unwritten(plan, table.memory_plan.graph.accesses)
     for instruction in plan.instructions:
         if not isinstance(instruction, DelegateCall) or instruction.delegate_index in delegates:
             continue

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -22,22 +21,19 @@ from pteron.errors import (
     PteronError,
 )
 from pteron.executor.bind import BoundPlan
+from pteron.executor.bind_kernel import NOT_RESIZABLE
 from pteron.executor.capture import Captured, capture, check_capturable
 from pteron.executor.evalue import StateSlot, ValueTable
-from pteron.executor.first_run import repair, run_first
+from pteron.executor.first_run import FirstRuns, repair
 from pteron.executor.inputs import describe, input_takers
 from pteron.executor.interpreter import Observer, StepFailed, run, run_observed
 from pteron.executor.isolation import isolated
 from pteron.executor.outputs import Outputs
+from pteron.executor.passes import LeftOut
 from pteron.format.schema import DelegateCall, KernelCall
 from pteron.memory.program_memory import BufferReport, MethodMemory
 from pteron.program.disasm import format_window
 from pteron.program.method_meta import MethodMeta
-
-logger = logging.getLogger("pteron")
-
-NOT_RESIZABLE = "resize storage that is not resizable"
-"""What torch says to a kernel that asks for more than its slot has (DESIGN, P8)."""
 
 
 class Method:
@@ -63,10 +59,10 @@ class Method:
         self._delegates = dict(delegates)
         self._keep_alive = keep_alive
         self._inputs = input_takers(table)
-        self._outputs = Outputs(table)
+        self._outputs = Outputs(table, bound.file_memory)
         self._blocks = bound.blocks
         self._captured: Captured | None = None
-        self._has_run = False
+        self._first_runs: FirstRuns | None = FirstRuns(table, bound.blocks)
         self._given = not any(table.is_tensor(index) for index in table.plan.inputs)
         self._has_outputs = False
         self._lent = False
@@ -94,7 +90,7 @@ class Method:
                 can be called again.
 
         """
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._set_inputs(inputs)
             self._run(observer)
             return self._outputs.collect(borrow=self._lend(borrow_outputs))
@@ -103,7 +99,7 @@ class Method:
 
     def set_inputs(self, inputs: Sequence[Any] | torch.Tensor) -> None:
         """Give the inputs of the next :meth:`run`; they stay until others are given."""
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._set_inputs(inputs)
 
     def run(self, *, observer: Observer | None = None) -> None:
@@ -113,7 +109,7 @@ class Method:
             InvalidArgumentError: The method takes tensors and none was given yet.
 
         """
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._run(observer)
 
     def get_outputs(self, *, borrow: bool = False) -> list[Any]:
@@ -123,7 +119,7 @@ class Method:
             InvalidStateError: There was no run yet.
 
         """
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._check_open()
             if not self._has_outputs:
                 raise InvalidStateError(
@@ -155,7 +151,7 @@ class Method:
             )
         if self._lent:  # an input may be a view of memory that another input is copied to
             inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
-        with torch.inference_mode(), isolated():
+        with torch.inference_mode():
             for put, given in zip(self._inputs, inputs, strict=True):
                 put(given)
         self._given = True
@@ -169,7 +165,7 @@ class Method:
             )
         self._outputs.prepare()
         try:
-            with torch.inference_mode(), isolated():
+            with torch.inference_mode():
                 try:
                     self._run_blocks(observer)
                 finally:
@@ -182,11 +178,12 @@ class Method:
     def _run_blocks(self, observer: Observer | None) -> None:
         if observer is not None:
             run_observed(self._bound.blocks, observer)
-        elif self._has_run:
+        elif self._first_runs is None:
             run(self._blocks)
         else:
-            run_first(self._table, self._bound.blocks)
-            self._has_run = True
+            self._first_runs.run()
+            if self._first_runs.done:
+                self._first_runs = None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -230,7 +227,7 @@ class Method:
                     for tensor, value in saved:
                         tensor.copy_(value)
             self._blocks = self._captured.blocks
-            self._has_run = True
+            self._first_runs = None
 
     @property
     def is_captured(self) -> bool:
@@ -270,7 +267,8 @@ class Method:
         elif isinstance(cause, RuntimeError) and NOT_RESIZABLE in str(cause):
             error = InvalidArgumentError(
                 f"a result outgrows the memory that the program plans for it ({NOT_RESIZABLE})",
-                hint="the program was exported for smaller shapes",
+                hint="the exporter planned memory for smaller shapes: export the program again "
+                "with larger upper bounds",
             )
         elif isinstance(cause, (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError)):
             error = InvalidArgumentError(_first_line(cause))
@@ -310,6 +308,14 @@ class Method:
         return self._memory.report
 
     @property
+    def left_out(self) -> Mapping[int, LeftOut]:
+        """The instructions that need not run, by number, with the pass that found it and why.
+
+        None are left out with ``load_program(optimize=False)``.
+        """
+        return MappingProxyType(dict(self._bound.left_out))
+
+    @property
     def values(self) -> list[Any]:
         """The values by index, as the last run left them. Views the method's memory."""
         return self._table.values
@@ -330,7 +336,7 @@ class Method:
 
         State that other methods share is reset for them too.
         """
-        with self._memory.lock, torch.inference_mode():
+        with self._memory.lock, isolated(), torch.inference_mode():
             self._check_open()
             for slot in self._table.state.values():
                 slot.reset()
@@ -355,8 +361,8 @@ class Method:
             self._delegates.clear()
             self._table.values.clear()
             self._table.state.clear()
-            self._bound = BoundPlan((), (), frozenset())
-            self._blocks, self._captured = (), None
+            self._bound = BoundPlan((), (), {})
+            self._blocks, self._captured, self._first_runs = (), None, None
             self._inputs = []
             self._memory.allocator.arenas.clear()
 
@@ -398,11 +404,11 @@ class State(Mapping[str, torch.Tensor]):
         return slots[name]
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        with self._method._memory.lock:
+        with self._method._memory.lock, isolated():
             return self._slot(name).tensor.clone()
 
     def __setitem__(self, name: str, value: torch.Tensor) -> None:
-        with self._method._memory.lock, torch.inference_mode():
+        with self._method._memory.lock, isolated(), torch.inference_mode():
             slot = self._slot(name).tensor
             if value.shape != slot.shape or value.dtype != slot.dtype:
                 raise InvalidArgumentError(
