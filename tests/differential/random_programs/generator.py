@@ -92,8 +92,17 @@ def _try(seed: int, rng: random.Random, exports: bool) -> Recipe | None:
     if not outputs or not s.steps:
         return None
     layout = _layout(rng)
+    if any(v.source is not None and not v.silent and _is_blank(s, v.source) for v in s.values):
+        # Nothing but its name tells state from memory that a view writes.
+        layout = replace(layout, state_named=True)
     recipe = Recipe(seed, tuple(s.values), tuple(s.steps), tuple(s.inputs), outputs, (), layout)
     return _with_calls(recipe, s)
+
+
+def _is_blank(s: Sketch, index: int) -> bool:
+    """Whether a value is state without an initial value."""
+    value = s.values[root(s.values, index)]
+    return value.role is Role.STATE and value.data is None
 
 
 def _shape(s: Sketch) -> list[int]:
