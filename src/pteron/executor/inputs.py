@@ -268,7 +268,7 @@ def as_tensor(given: Any, what: str, expected: str) -> torch.Tensor:
 def input_takers(
     table: ValueTable, inputs: tuple[ValueInfo, ...], dense: frozenset[int]
 ) -> list[Put]:
-    """Return one taker for each input of a method; ``dense`` are those that a reader wants dense."""
+    """Return one taker for each input; ``dense`` are those that some reader wants dense."""
     steps = table.memory_plan.graph.accesses
     read = frozenset(i for step in steps for i in (*step.reads, *step.updates))
     takers: list[Put] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +89,8 @@ class LoadContext:
     optimize: bool = True
     """Whether constants are folded and copies left out at load."""
     constants: dict[Any, torch.Tensor] = field(default_factory=dict)
+    device_hint: Callable[[str], str | None] = lambda device: None
+    """Says how to do without a device that this machine lacks."""
     shared: dict[Any, Any] = field(default_factory=dict)
     state_domain: dict[Any, Any] = field(default_factory=dict)
     """State that delegates of the program's methods name alike; an independent instance has its
