@@ -396,7 +396,7 @@ def test_a_picture_is_turned_as_its_exif_data_say(tmp_path: Path) -> None:
     ],
 )
 def test_inputs_that_take_no_picture(
-    picture: Path, value: Value, scale: str | None, words: str
+    picture: Path, value: ValueInfo, scale: str | None, words: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         load_image(picture, value, scale)

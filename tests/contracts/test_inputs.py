@@ -216,7 +216,9 @@ REFUSED: dict[str, Refusal] = {
     "list": Refusal([[1.0] * 3] * 2, InvalidTypeError, EXPECTED, "got list"),
     "number": Refusal(1.0, InvalidTypeError, EXPECTED, "got float 1.0"),
     "none": Refusal(None, InvalidTypeError, EXPECTED, "got None"),
-    "array of float64": Refusal(np.ones((2, 3)), InvalidArgumentError, EXPECTED, "got float64", "astype(numpy.float32)"),
+    "array of float64": Refusal(
+        np.ones((2, 3)), InvalidArgumentError, EXPECTED, "got float64", "astype(numpy.float32)"
+    ),
     "array of objects": Refusal(np.array([None]), InvalidTypeError, EXPECTED, "object"),
     "meta": Refusal(base(2, 3).to("meta"), InvalidArgumentError, "on meta"),
     "sparse": Refusal(base(2, 3).to_sparse(), InvalidArgumentError, "input 0"),

@@ -116,7 +116,9 @@ def test_arguments_of_another_structure_are_refused(
 
 
 def test_a_wrong_leaf_is_refused_as_by_the_method() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"input 1 \(\[0\].b\) takes float32\[3\], got int64\[3\]"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"input 1 \(\[0\].b\) takes float32\[3\], got int64\[3\]"
+    ):
         Module(nested().pte)({"a": X, "b": Y.long()}, ARGS[1], **KWARGS)
 
 

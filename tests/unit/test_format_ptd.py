@@ -121,7 +121,9 @@ def test_a_dim_order_that_is_no_permutation_is_a_violation() -> None:
 
 
 def test_a_program_given_as_data_is_told_apart() -> None:
-    with pytest.raises(InvalidExternalDataError, match="it is an ExecuTorch program\nhint: give it as the program"):
+    with pytest.raises(
+        InvalidExternalDataError, match="it is an ExecuTorch program\nhint: give it as the program"
+    ):
         opened(write_example())
     with pytest.raises(PteronError, match="is empty"):
         opened(b"")

@@ -205,7 +205,10 @@ def test_another_magic_means_no_header(data: bytes) -> None:
         ({"length": 23}, "the header's length is 23; allowed are 24 and more"),
         ({"length": 0xFFFFFFFF}, "fewer than its header of 4,294,967,303 bytes"),
         ({"program_size": 8}, "the program has 8 bytes, fewer than its header"),
-        ({"program_size": 2**64 - 1}, "damaged: its header announces 18,446,744,073,709,551,615 bytes"),
+        (
+            {"program_size": 2**64 - 1},
+            "damaged: its header announces 18,446,744,073,709,551,615 bytes",
+        ),
         ({"segment_base_offset": 64}, "segments are said to begin at 64, inside the flatbuffer"),
         (
             {"segment_base_offset": 2**64 - 1},
@@ -240,7 +243,10 @@ def test_truncation_says_how_many_bytes_are_missing(data: bytes) -> None:
         (b"", "is empty\nhint: fetch or write it again"),
         (b"abc", "is cut short: it has 3 bytes, and a program has at least 8"),
         (b"\x10\0\0\0ET11" + bytes(60), "is of version ET11; this reader knows ET12"),
-        (b"\x10\0\0\0BP08" + bytes(60), "it is a bundled program (.bpte)\nhint: open it with pteron.compat.bundled"),
+        (
+            b"\x10\0\0\0BP08" + bytes(60),
+            "it is a bundled program (.bpte)\nhint: open it with pteron.compat.bundled",
+        ),
         (b"\x10\0\0\0FT01" + bytes(60), "it is a data file (.ptd)\nhint: give it as data_path"),
         (b"\x10\0\0\0ED00" + bytes(60), "it is an ETDump"),
         (b"PK\x03\x04" + bytes(60), "it is a zip archive"),
