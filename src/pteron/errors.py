@@ -66,7 +66,8 @@ class PteronError(Exception):
     """Base of every error that a user or a file can cause.
 
     ``message`` says what was found, what is allowed and where; ``hint`` says what to do, or is
-    None. Outer layers add context with :meth:`add_context`; the first text stays.
+    None. Outer layers add context with :meth:`add_context`; the first text stays. ``problems`` are
+    the errors that this one reports together, or empty if it is about one problem.
     """
 
     code: ClassVar[int] = 0x01
@@ -77,6 +78,7 @@ class PteronError(Exception):
         self.message = message
         self.hint = hint
         self.context: list[str] = []
+        self.problems: tuple[PteronError, ...] = ()
 
     def add_context(self, line: str) -> None:
         """Add one line that says where in a larger task the error happened."""

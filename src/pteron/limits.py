@@ -18,9 +18,6 @@ MAX_ARGUMENTS_PER_CALL: Final = 65_536
 MAX_ARGUMENTS_PER_METHOD: Final = 20_000_000
 """Values named by all calls of a method, lists counted by their items: two million calls of ten."""
 
-MAX_VALUES_IN_USE: Final = 65_536
-"""Planned values that are in use at one instruction."""
-
 MAX_OPERATORS_PER_METHOD: Final = 65_536
 MAX_DELEGATES_PER_METHOD: Final = 65_536
 MAX_SEGMENTS: Final = 1_000_000

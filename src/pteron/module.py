@@ -37,6 +37,7 @@ class Module:
         *,
         device_map: DeviceMapping | None = None,
         native_code: NativeCode = "allow",
+        optimize: bool = True,
         kernels: Mapping[str, Callable[..., Any]] | None = None,
         backends: Mapping[str, Backend | str] | None = None,
     ) -> None:
@@ -45,6 +46,7 @@ class Module:
             data_path=data_path,
             device_map=device_map,
             native_code=native_code,
+            optimize=optimize,
             kernels=kernels,
             backends=backends,
         )

@@ -38,7 +38,7 @@ from pteron.program.signature import (
     describe_outputs,
     nearest,
 )
-from pteron.program.verify import verify_program, verify_ptd
+from pteron.program.verify import Verified, verify_program, verify_ptd
 
 if TYPE_CHECKING:
     import torch
@@ -78,19 +78,20 @@ class Program:
         *,
         device_map: pteron.DeviceMapping | None = None,
         native_code: NativeCode = "allow",
+        optimize: bool = True,
         kernels: Mapping[str, Any] | None = None,
         backends: Mapping[str, pteron.Backend | str] | None = None,
     ) -> None:
         check_settings(device_map, native_code, kernels, backends)
         self._sources = (source, *data_sources)
         self._pte = read_pte(source)
-        verify_program(self._pte)
+        self._verified = verify_program(self._pte)
         self._ptds = tuple(_read_checked_ptd(data) for data in data_sources)
         self._data_map = NamedDataMap(self._pte, self._ptds)
         self._plans: dict[str, ExecutionPlan] = {
             plan.name: plan for plan in self._pte.program.execution_plan
         }
-        self._settings = Settings(device_map, native_code, kernels, backends)
+        self._settings = Settings(device_map, native_code, optimize, kernels, backends)
         self._context: LoadContext | None = None
         self._methods: dict[str, pteron.Method] = {}
         self._lock = threading.RLock()
@@ -119,7 +120,8 @@ class Program:
 
     def memory_plan(self, method_name: str) -> MemoryPlan:
         """Return a method's planned buffers and slots."""
-        return MemoryPlan(self._plan(method_name))
+        plan = self._plan(method_name)
+        return MemoryPlan(plan, self._verified.graphs.get(plan.name))
 
     def _plan(self, name: str) -> ExecutionPlan:
         if name not in self._plans:
@@ -213,7 +215,9 @@ class Program:
 
     def _load_context(self) -> LoadContext:
         if self._context is None:
-            self._context = _make_context(self._pte, self._data_map, self._plans, self._settings)
+            self._context = _make_context(
+                self._pte, self._verified, self._data_map, self._plans, self._settings
+            )
         return self._context
 
     # -- end -------------------------------------------------------------------------------------
@@ -311,6 +315,7 @@ class Runtime:
         data_path: DataPaths = None,
         device_map: pteron.DeviceMapping | None = None,
         native_code: NativeCode = "allow",
+        optimize: bool = True,
         kernels: Mapping[str, Callable[..., Any]] | None = None,
         backends: Mapping[str, pteron.Backend | str] | None = None,
     ) -> Program:
@@ -323,6 +328,8 @@ class Runtime:
             device_map: Moves what the program puts on one device to another, such as
                 ``{"cpu": "cuda"}``.
             native_code: ``"refuse"`` keeps delegates from running machine code in the file.
+            optimize: False runs every instruction as the file has it: no constant is computed at
+                load and no copy left out. ``PTERON_OPTIMIZE=0`` in the environment does the same.
             kernels: Functions by operator name, for this program only, over the registered ones.
             backends: Backends by id, for this program only; ``"executorch"`` asks for that
                 package's runtime in this process, for files that you trust: a damaged delegate may
@@ -346,6 +353,7 @@ class Runtime:
                 sources[1:],
                 device_map=device_map,
                 native_code=native_code,
+                optimize=optimize,
                 kernels=kernels,
                 backends=backends,
             )
@@ -370,6 +378,7 @@ class Settings:
 
     device_map: pteron.DeviceMapping | None
     native_code: NativeCode
+    optimize: bool
     kernels: Mapping[str, Any] | None
     backends: Mapping[str, pteron.Backend | str] | None
 
@@ -482,6 +491,7 @@ def _read_checked_ptd(source: ByteSource) -> PtdFile:
 
 def _make_context(
     pte: PteFile,
+    verified: Verified,
     data_map: NamedDataMap,
     plans: Mapping[str, ExecutionPlan],
     settings: Settings,
@@ -489,10 +499,11 @@ def _make_context(
     device_map, native_code = settings.device_map, settings.native_code
     kernels, backends = settings.kernels, settings.backends
     from pteron.backends.registry import default_backends
-    from pteron.executor.load import LoadContext, native_code_allowed
+    from pteron.executor.load import LoadContext, native_code_allowed, optimize_allowed
+    from pteron.executor.nodes import ProgramNodes
     from pteron.kernels import Kernel, default_registry, kernel_from_function
     from pteron.memory.device_map import DeviceMap
-    from pteron.memory.program_memory import ProgramMemory, require_allocator
+    from pteron.memory.program_memory import ProgramMemory
 
     registry = default_registry()
     if kernels:
@@ -503,17 +514,16 @@ def _make_context(
             }
         )
     places = DeviceMap(device_map)
-
-    def allocate(nbytes: int, device: torch.device) -> torch.Tensor:
-        return require_allocator(device, "a delegate's memory").allocate(nbytes, device)
-
+    nodes = ProgramNodes(plans, registry, verified.graphs)
     return LoadContext(
         pte=pte,
+        verified=verified,
+        nodes=nodes,
         data_map=data_map,
-        memory=ProgramMemory({name: MemoryPlan(plan) for name, plan in plans.items()}, places),
+        memory=ProgramMemory(nodes.memory_plans, places),
         device_map=places,
         kernels=registry,
         backends=default_backends if backends is None else default_backends.overrides(backends),
         native_code=native_code_allowed(native_code),
-        shared={"pteron.allocate": allocate},
+        optimize=optimize_allowed(settings.optimize),
     )

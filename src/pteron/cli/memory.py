@@ -20,8 +20,9 @@ from pteron.devtools.memory_view import (
 )
 from pteron.format.schema import Tensor
 from pteron.program.disasm import format_tensor
-from pteron.program.memory_plan import MemoryPlan, PlannedBuffer, PlannedSlot
+from pteron.program.memory_plan import MemoryPlan
 from pteron.program.memory_use import bytes_in_use
+from pteron.program.slots import PlannedBuffer, PlannedSlot
 
 HELP = """\
 Draw the memory plan of a method: its buffers, the device of each, and the slots in them over the

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from pteron.format.schema import Tensor
 from pteron.program.disasm import format_tensor
-from pteron.program.memory_plan import MemoryPlan, PlannedBuffer, PlannedSlot
+from pteron.program.memory_plan import MemoryPlan
 from pteron.program.memory_use import bytes_in_use
+from pteron.program.slots import PlannedBuffer, PlannedSlot
 
 _MIN_CHART_COLUMNS = 10
 _MAX_COLUMNS_PER_TIME = 3

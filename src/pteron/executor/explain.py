@@ -88,7 +88,7 @@ def _origins(
 
     A method that jumps may have run any of its instructions, in any order.
     """
-    plan, steps = memory_plan.plan, memory_plan.steps
+    plan, steps = memory_plan.plan, memory_plan.graph.accesses
     labels = {info.index: info.label for info in inputs}
     labels |= {index: _state_label(plan, index) for index in memory_plan.state}
     order = {label: place for place, label in enumerate(labels.values())}

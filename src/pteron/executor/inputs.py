@@ -6,6 +6,7 @@ import math
 from typing import Any, Protocol
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import dlpack
 
 from pteron.errors import (
@@ -107,6 +108,11 @@ class TensorInput:
         self._slot.set_(given.detach())  # type: ignore[call-overload]
 
     def _refuse_unreadable(self, given: torch.Tensor) -> None:
+        if isinstance(given, FakeTensor):
+            raise InvalidArgumentError(
+                f"{self._what} has to be a tensor that holds data; a FakeTensor does not",
+                hint="make the tensor outside of FakeTensorMode",
+            )
         if given.device.type == "meta" or given.layout is not torch.strided:
             raise InvalidArgumentError(
                 f"{self._what} has to be a dense tensor that holds data on {self._device}, got "
@@ -124,7 +130,7 @@ class TensorInput:
                 f"{self._what} takes {self._info.type_text}, got {describe(given)}",
                 hint="; ".join(filter(None, hints)),
             )
-        if given.device.type == "meta":
+        if given.device.type == "meta" or isinstance(given, FakeTensor):
             self._refuse_unreadable(given)
         self._check_shape(given, value)
         return given
@@ -243,7 +249,7 @@ def as_tensor(given: Any, what: str, expected: str) -> torch.Tensor:
 
 def input_takers(table: ValueTable, inputs: tuple[ValueInfo, ...]) -> list[Put]:
     """Return one taker for each input of a method."""
-    steps = table.memory_plan.steps
+    steps = table.memory_plan.graph.accesses
     read = frozenset(i for step in steps for i in (*step.reads, *step.updates))
     takers: list[Put] = []
     for info in inputs:

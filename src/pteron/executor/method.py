@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -21,14 +20,16 @@ from pteron.errors import (
     PteronError,
 )
 from pteron.executor.bind import BoundPlan
+from pteron.executor.bind_kernel import NOT_RESIZABLE
 from pteron.executor.capture import Captured, capture, check_capturable
 from pteron.executor.evalue import ValueTable
 from pteron.executor.explain import operand_lines, out_of_range
-from pteron.executor.first_run import repair, run_first
+from pteron.executor.first_run import FirstRuns, repair
 from pteron.executor.inputs import input_takers
 from pteron.executor.interpreter import Observer, StepFailed, run, run_observed
 from pteron.executor.isolation import isolated
 from pteron.executor.outputs import Outputs
+from pteron.executor.passes import LeftOut
 from pteron.executor.signature import Signature, ValueInfo
 from pteron.executor.state import State
 from pteron.memory.program_memory import BufferReport, MethodMemory
@@ -36,13 +37,8 @@ from pteron.program.disasm import format_window
 from pteron.program.html import heading, values_table
 from pteron.program.method_meta import MethodMeta
 
-logger = logging.getLogger("pteron")
-
 Inputs: TypeAlias = "Sequence[Any] | Mapping[str, Any] | torch.Tensor"
 """The inputs of a call: in order, by name, or a single tensor or array."""
-
-NOT_RESIZABLE = "resize storage that is not resizable"
-"""What torch says to a kernel that asks for more than its slot has (DESIGN, P8)."""
 
 
 class Method:
@@ -75,10 +71,10 @@ class Method:
         self._signature = Signature(table.plan)
         self.__signature__ = self._signature.python_signature()
         self._inputs = input_takers(table, self._signature.inputs)
-        self._outputs = Outputs(table)
+        self._outputs = Outputs(table, bound.file_memory)
         self._blocks = bound.blocks
         self._captured: Captured | None = None
-        self._has_run = False
+        self._first_runs: FirstRuns | None = FirstRuns(table, bound.blocks)
         self._given = not any(table.is_tensor(index) for index in table.plan.inputs)
         self._has_outputs = False
         self._lent = False
@@ -111,7 +107,7 @@ class Method:
 
         """
         chosen = None if outputs is None else self._signature.choose(outputs)
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._set_inputs(inputs)
             self._run(observer)
             found = self._outputs.collect(borrow=self._lend(borrow_outputs))
@@ -128,7 +124,7 @@ class Method:
 
     def set_inputs(self, inputs: Inputs) -> None:
         """Give the inputs of the next :meth:`run`; they stay until others are given."""
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._set_inputs(inputs)
 
     def run(self, *, observer: Observer | None = None) -> None:
@@ -138,7 +134,7 @@ class Method:
             InvalidArgumentError: The method takes tensors and none was given yet.
 
         """
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._run(observer)
 
     def get_outputs(self, *, borrow: bool = False) -> list[Any]:
@@ -148,7 +144,7 @@ class Method:
             InvalidStateError: There was no run yet.
 
         """
-        with self._memory.lock:
+        with self._memory.lock, isolated():
             self._check_open()
             if not self._has_outputs:
                 raise InvalidStateError(
@@ -181,7 +177,7 @@ class Method:
             raise self._signature.wrong_number(len(inputs))
         if self._lent:  # an input may be a view of memory that another input is copied to
             inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
-        with torch.inference_mode(), isolated():
+        with torch.inference_mode():
             for put, given in zip(self._inputs, inputs, strict=True):
                 put(given)
         self._given = True
@@ -195,7 +191,7 @@ class Method:
             )
         self._outputs.prepare()
         try:
-            with torch.inference_mode(), isolated():
+            with torch.inference_mode():
                 try:
                     self._run_blocks(observer)
                 finally:
@@ -208,11 +204,12 @@ class Method:
     def _run_blocks(self, observer: Observer | None) -> None:
         if observer is not None:
             run_observed(self._bound.blocks, observer)
-        elif self._has_run:
+        elif self._first_runs is None:
             run(self._blocks)
         else:
-            run_first(self._table, self._bound.blocks)
-            self._has_run = True
+            self._first_runs.run()
+            if self._first_runs.done:
+                self._first_runs = None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -256,7 +253,7 @@ class Method:
                     for tensor, value in saved:
                         tensor.copy_(value)
             self._blocks = self._captured.blocks
-            self._has_run = True
+            self._first_runs = None
 
     @property
     def is_captured(self) -> bool:
@@ -298,7 +295,8 @@ class Method:
         elif isinstance(cause, RuntimeError) and NOT_RESIZABLE in str(cause):
             error = InvalidArgumentError(
                 f"a result outgrows the memory that the program plans for it ({NOT_RESIZABLE})",
-                hint="the program was exported for smaller shapes",
+                hint="the exporter planned memory for smaller shapes: export the program again "
+                "with larger upper bounds",
             )
         elif isinstance(cause, IndexError) and plain is not None:
             error = InvalidArgumentError(plain)
@@ -347,6 +345,14 @@ class Method:
         return self._memory.report
 
     @property
+    def left_out(self) -> Mapping[int, LeftOut]:
+        """The instructions that need not run, by number, with the pass that found it and why.
+
+        None are left out with ``load_program(optimize=False)``.
+        """
+        return MappingProxyType(dict(self._bound.left_out))
+
+    @property
     def values(self) -> list[Any]:
         """The values by index, as the last run left them. Views the method's memory."""
         return self._table.values
@@ -393,7 +399,7 @@ class Method:
 
         State that other methods share is reset for them too.
         """
-        with self._memory.lock, torch.inference_mode():
+        with self._memory.lock, isolated(), torch.inference_mode():
             self._check_open()
             for slot in self._table.state.values():
                 slot.reset()
@@ -418,8 +424,8 @@ class Method:
             self._delegates.clear()
             self._table.values.clear()
             self._table.state.clear()
-            self._bound = BoundPlan((), (), frozenset())
-            self._blocks, self._captured = (), None
+            self._bound = BoundPlan((), (), {})
+            self._blocks, self._captured, self._first_runs = (), None, None
             self._inputs = []
             self._memory.allocator.arenas.clear()
 

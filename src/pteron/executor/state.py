@@ -11,6 +11,7 @@ from pteron.errors import InvalidArgumentError, NotFoundError
 from pteron.executor.evalue import StateSlot
 from pteron.executor.hints import describe
 from pteron.executor.inputs import as_tensor
+from pteron.executor.isolation import isolated
 from pteron.program.signature import nearest
 
 if TYPE_CHECKING:
@@ -45,11 +46,11 @@ class State(Mapping[str, torch.Tensor]):
         return slots[name]
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        with self._method._memory.lock:
+        with self._method._memory.lock, isolated():
             return self._slot(name).tensor.clone()
 
     def __setitem__(self, name: str, value: Any) -> None:
-        with self._method._memory.lock, torch.inference_mode():
+        with self._method._memory.lock, isolated(), torch.inference_mode():
             slot, given = self._checked(name, value)
             slot.copy_(given)
 
@@ -84,7 +85,7 @@ class State(Mapping[str, torch.Tensor]):
             NotFoundError: There is no state of a name.
 
         """
-        with self._method._memory.lock, torch.inference_mode():
+        with self._method._memory.lock, isolated(), torch.inference_mode():
             missing = [name for name in self if name not in saved]
             pairs = [self._checked(name, value) for name, value in saved.items()]
             if missing:
