@@ -404,6 +404,7 @@ class Reopening:
                 sources[1:],
                 device_map=settings.device_map,
                 native_code=settings.native_code,
+                optimize=settings.optimize,
                 kernels=settings.kernels,
                 backends=settings.backends,
             )
@@ -462,13 +463,17 @@ def check_settings(
         raise InvalidArgumentError(
             f"native_code is {' or '.join(map(repr, allowed))}, got {native_code!r}"
         )
-    for name, value, example in (
-        ("device_map", device_map, '{"cpu": "cuda"}'),
-        ("kernels", kernels, '{"my::op.out": function}'),
-        ("backends", backends, '{"XnnpackBackend": "executorch"}'),
+    for name, value, what, example in (
+        ("device_map", device_map, "devices to devices", '{"cpu": "cuda"}'),
+        ("kernels", kernels, "operators to functions", '{"my::op.out": function}'),
+        ("backends", backends, "ids to backends", '{"XnnpackBackend": "executorch"}'),
     ):
         if value is not None and not isinstance(value, Mapping):
-            raise InvalidTypeError(f"{name} is a mapping such as {example}, got {value!r}")
+            text = f" {value!r}" if isinstance(value, str) else ""
+            raise InvalidTypeError(
+                f"{name} is a mapping from {what}, got {type(value).__name__}{text}",
+                hint=f"write {name}={example}",
+            )
 
 
 def device_hint(device_map: pteron.DeviceMapping | None, others: int, device: str) -> str:

@@ -97,6 +97,8 @@ def _show_method(page: Page, method: Method) -> None:
         f"method {method['name']}: {count(method['num_instructions'], 'instruction')}, "
         f"{count(method['num_values'], 'value')}{planned_text(method['planned_bytes'])}"
     )
+    if any(value["dynamic"] for value in (*method["inputs"], *method["outputs"])):
+        page.line("  <= marks an upper bound; the file does not say which dimensions are fixed")
     _show_values(page, method["inputs"], method["outputs"])
     calls = [(operator["name"], f"{operator['calls']:,}") for operator in method["operators"]]
     calls += [(f"({kind})", f"{n:,}") for kind, n in method["other_instructions"].items() if n]

@@ -128,7 +128,7 @@ class TensorInput:
     def _refuse_unreadable(self, given: torch.Tensor) -> None:
         if isinstance(given, FakeTensor):
             raise InvalidArgumentError(
-                f"{self._what} has to be a tensor that holds data; a FakeTensor holds none",
+                f"{self._what} has to be a tensor that holds data; a FakeTensor does not",
                 hint="make the tensor outside of FakeTensorMode",
             )
         if given.device.type == "meta" or given.layout is not torch.strided:
