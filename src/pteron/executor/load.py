@@ -24,7 +24,6 @@ from pteron.executor.load_problems import check_loadable
 from pteron.executor.method import Method
 from pteron.format.pte import PteFile
 from pteron.format.schema import (
-    DataLocation,
     DelegateCall,
     Device,
     DeviceType,
@@ -191,7 +190,7 @@ def _init_delegates(
         device = _delegate_device(context, delegate.compile_spec(TARGET_DEVICE))
         init = BackendInitContext(
             backend_id=delegate.id,
-            processed=_processed(context.pte, plan, number),
+            processed=context.pte.delegate_data(delegate),
             compile_specs=delegate.compile_specs,
             method_name=plan.name,
             delegate_index=number,
@@ -224,13 +223,6 @@ def _init_delegate(backend: Backend, context: BackendInitContext) -> DelegateHan
             f"{type(handle).__name__}"
         )
     return handle
-
-
-def _processed(pte: PteFile, plan: ExecutionPlan, number: int) -> memoryview:
-    reference = plan.delegates[number].processed
-    if reference.location is DataLocation.SEGMENT:
-        return pte.segment(reference.index)
-    return pte.program.backend_delegate_data[reference.index]
 
 
 def _delegate_device(context: LoadContext, spec: bytes | None) -> torch.device:

@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from pteron.errors import InvalidProgramError, PteronError
 from pteron.format.flatbuffer import Flatbuffer
 from pteron.format.program_tables import read_program
-from pteron.format.schema import Program
+from pteron.format.schema import BackendDelegate, DataLocation, Program
 from pteron.format.source import ByteSource
 
 IDENTIFIER: Final = b"ET12"
@@ -76,6 +76,13 @@ class PteFile:
         segment = self.program.segments[index]
         begin = self.start + self.segment_base_offset + segment.offset
         return self.source.view[begin : begin + segment.size]
+
+    def delegate_data(self, delegate: BackendDelegate) -> memoryview:
+        """Return a delegate's blob, as a view."""
+        reference = delegate.processed
+        if reference.location is DataLocation.SEGMENT:
+            return self.segment(reference.index)
+        return self.program.backend_delegate_data[reference.index]
 
     def segment_problem(self, index: int) -> str | None:
         """Say why a segment cannot be read, or return None."""
