@@ -137,7 +137,7 @@ class ExecutorchBridge(Backend):
         )
         if not self._own_process:
             return _Handle(program, _Here(program))
-        group = context.instance.setdefault(f"{self.id}.worker", WorkerGroup())
+        group = context.instance_store.setdefault(f"{self.id}.worker", WorkerGroup())
         return _Handle(program, Elsewhere(program, group, executorch_version()))
 
 

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from pteron.program.data_map import NamedDataMap
 
 
+def allocate_on_device(nbytes: int, device: torch.device) -> torch.Tensor:
+    """Return a flat uint8 tensor from a device's allocator; NotFoundError if there is no device."""
+    from pteron.memory.program_memory import require_allocator
+
+    return require_allocator(device, "a delegate's memory").allocate(nbytes, device)
+
+
 @dataclass(frozen=True, slots=True)
 class BackendInitContext:
     """Everything that a backend may know when a method that uses it is loaded.
@@ -35,14 +42,29 @@ class BackendInitContext:
     """What the file says of the call's values: the inputs, then the outputs."""
     native_code: bool
     """Whether this process may run native code that the file carries (DESIGN, V3)."""
-    shared: dict[Any, Any] = field(default_factory=dict)
-    """State that all delegates of one program share, such as weights by key. A backend uses keys
-    that begin with its own id. It lives as long as the program or one of its methods."""
-    instance: dict[Any, Any] = field(default_factory=dict)
-    """The same, but of one method instance: state that two instances must not share."""
+    program_store: dict[Any, Any] = field(default_factory=dict)
+    """What all delegates of one program share, such as weights by key. A backend uses keys that
+    begin with its own id. It lives as long as the program or one of its methods."""
+    instance_store: dict[Any, Any] = field(default_factory=dict)
+    """The same for the delegates of one method instance, which no other instance sees."""
+    state_store: dict[Any, Any] = field(default_factory=dict)
+    """The same for state that the file names: methods that a program keeps have one together, an
+    independent instance has its own (DESIGN, S2)."""
+    allocate: Callable[[int, torch.device], torch.Tensor] = allocate_on_device
+    """Returns a flat uint8 tensor of so many bytes on a device, from the device's allocator."""
     first_unwritten: int = 0
     """Position in ``args`` from which on nothing gave a value a content before the call. All
     before it are inputs; where the outputs begin, at or after it, only the blob says."""
+
+    @property
+    def shared(self) -> dict[Any, Any]:
+        """The former name of ``program_store``."""
+        return self.program_store
+
+    @property
+    def instance(self) -> dict[Any, Any]:
+        """The former name of ``instance_store``."""
+        return self.instance_store
 
 
 class DelegateHandle(ABC):
@@ -57,6 +79,11 @@ class DelegateHandle(ABC):
         so), or Python numbers, strings and None. Outputs are written into their tensors, which are
         resized (``Tensor.resize_``) if their shape is dynamic.
         """
+
+    @property
+    def changes(self) -> Sequence[int] | None:
+        """Positions of the call's values that a run may write; None if it may be any of them."""
+        return None
 
     def reset(self) -> None:  # noqa: B027 - most delegates hold no state
         """Bring state inside the delegate back to its initial value."""

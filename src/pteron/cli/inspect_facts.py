@@ -27,6 +27,7 @@ from pteron.format.schema import (
     Tensor,
     TensorLayout,
 )
+from pteron.program.constants import find_constants
 from pteron.program.data_map import NamedDataMap
 from pteron.program.disasm import format_instruction, format_value
 from pteron.program.memory_plan import MemoryPlan
@@ -346,8 +347,8 @@ def _method(pte: PteFile, plan: ExecutionPlan, *, instructions: bool, values: bo
         name=plan.name,
         num_instructions=len(plan.instructions),
         num_values=len(plan.values),
-        inputs=describe_inputs(memory),
-        outputs=describe_outputs(memory),
+        inputs=describe_inputs(plan),
+        outputs=describe_outputs(plan),
         operators=list(_operators(plan)),
         other_instructions={
             "move": kinds["MoveCall"],
@@ -448,17 +449,9 @@ def _constants(
     pte: PteFile, data_map: NamedDataMap, plans: Sequence[ExecutionPlan]
 ) -> Iterator[Constant]:
     """Yield the constants, the largest first."""
-    found: dict[object, tuple[Tensor, dict[str, None]]] = {}
-    for plan in plans:
-        for value in plan.values:
-            if isinstance(value, Tensor) and value.is_constant:
-                key = value.fully_qualified_name if value.is_external else value.data_buffer_idx
-                tensor, methods = found.setdefault((value.is_external, key), (value, {}))
-                methods[plan.name] = None
-                if value.nbytes > tensor.nbytes:
-                    found[value.is_external, key] = (value, methods)
-    for tensor, methods in sorted(found.values(), key=lambda item: -item[0].nbytes):
-        yield _constant(pte, data_map, tensor, list(methods))
+    found = sorted(find_constants(plans), key=lambda item: -item[0].nbytes)
+    for tensor, methods in found:
+        yield _constant(pte, data_map, tensor, methods)
 
 
 def _constant(pte: PteFile, data_map: NamedDataMap, tensor: Tensor, methods: list[str]) -> Constant:

@@ -19,6 +19,7 @@ from pteron.cli.inspect_facts import (
 from pteron.cli.native_code import NativeCode
 from pteron.cli.page import Page, count, size
 from pteron.cli.value_facts import Value
+from pteron.program.signature import tensor_text
 
 _T = TypeVar("_T")
 
@@ -160,23 +161,6 @@ def _where(value: Value) -> str:
     if value["planned"]:
         return device
     return "unplanned" if device == "cpu" else f"unplanned, {device}"
-
-
-def tensor_text(
-    dtype: str | None,
-    sizes: Sequence[int] | None,
-    dim_order: Sequence[int] | None = None,
-    *,
-    dynamic: bool = False,
-) -> str:
-    """Return ``float32[<=8, 3]``, with the dim order if it is not the usual one."""
-    if dtype is None or sizes is None:
-        return "bytes"
-    bound = "<=" if dynamic else ""
-    text = f"{dtype}[{', '.join(f'{bound}{size}' for size in sizes)}]"
-    if dim_order is not None and list(dim_order) != list(range(len(sizes))):
-        text += f" order {list(dim_order)}"
-    return text
 
 
 def _show_delegates(page: Page, delegates: Sequence[Delegate]) -> None:

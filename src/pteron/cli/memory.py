@@ -6,14 +6,23 @@ import argparse
 import sys
 from typing import TypedDict
 
+from pteron.cli.arguments import whole
 from pteron.cli.files import add_file, find_plan, open_program
 from pteron.cli.inspect_page import planned_text
 from pteron.cli.page import Page, count, is_unicode, line_width, show_json
-from pteron.devtools.memory_view import ASCII, UNICODE, draw_memory_plan, roles_of, slots_of
+from pteron.devtools.memory_view import (
+    ASCII,
+    MIN_WIDTH,
+    UNICODE,
+    draw_memory_plan,
+    roles_of,
+    slots_of,
+)
 from pteron.format.schema import Tensor
 from pteron.program.disasm import format_tensor
-from pteron.program.memory_plan import MemoryPlan, PlannedBuffer, PlannedSlot
+from pteron.program.memory_plan import MemoryPlan
 from pteron.program.memory_use import bytes_in_use
+from pteron.program.slots import PlannedBuffer, PlannedSlot
 
 HELP = """\
 Draw the memory plan of a method: its buffers, the device of each, and the slots in them over the
@@ -83,19 +92,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top",
         metavar="N",
-        type=int,
+        type=whole,
         default=20,
         help="how many slots of a buffer to draw, the largest; 0 draws all (default: 20)",
     )
     parser.add_argument(
         "--width",
         metavar="N",
-        type=int,
-        help="characters in a line (default: the terminal's width, or 100 in a pipe)",
+        type=_width,
+        help=f"characters in a line, at least {MIN_WIDTH} (default: the terminal's width, or 100 "
+        "in a pipe)",
     )
     parser.add_argument(
         "--json", action="store_true", help="write all buffers and slots as JSON (default: text)"
     )
+
+
+def _width(text: str) -> int:
+    number = whole(text)
+    if number < MIN_WIDTH:
+        raise argparse.ArgumentTypeError(f"a chart needs at least {MIN_WIDTH} characters")
+    return number
 
 
 def run(args: argparse.Namespace) -> int:
@@ -120,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
         page.heading(_title(memory))
         chart = draw_memory_plan(memory, width=width, top=args.top, glyphs=glyphs)
         for line in chart.splitlines():
-            page.line(line)
+            page.line(line, drawn=True)
     if empty:
         page.heading(f"{count(empty, 'method')} that plan{'s' if empty == 1 else ''} no memory")
     page.show()

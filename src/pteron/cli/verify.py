@@ -14,7 +14,7 @@ from pteron.cli.native_code import (
     native_code_of_data,
 )
 from pteron.cli.page import Page, count, show_json, size
-from pteron.errors import AccessFailedError, InvalidProgramError, NotFoundError, PteronError
+from pteron.errors import NotFoundError, PteronError
 from pteron.format.ptd import PtdFile, read_ptd
 from pteron.format.pte import PteFile, read_pte
 from pteron.format.schema import BackendDelegate, ExecutionPlan, Tensor
@@ -86,12 +86,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check the files and tell what was found."""
     ptds = open_data(args.data)
-    reports = [_check(open_source(path), ptds) for path in args.files]
+    reports = [_open_and_check(path, ptds) for path in args.files]
     if args.json:
         show_json(Reports(json_version=1, files=reports))
     else:
         _page(reports).show()
     return 0 if all(report["ok"] for report in reports) else 1
+
+
+def _open_and_check(path: str, ptds: Sequence[PtdFile]) -> Report:
+    """Check one file; one that cannot be opened is reported like one that is damaged."""
+    try:
+        source = open_source(path)
+    except PteronError as error:
+        return Report(
+            path=path,
+            kind="unreadable",
+            ok=False,
+            violations=[_problem(error)],
+            native_code=[],
+            not_checked=[],
+        )
+    return _check(source, ptds)
 
 
 def _check(source: ByteSource, ptds: Sequence[PtdFile]) -> Report:
@@ -108,8 +124,6 @@ def _check(source: ByteSource, ptds: Sequence[PtdFile]) -> Report:
             _check_data_file(source, report)
         else:
             _check_program(source, ptds, report)
-    except AccessFailedError:
-        raise
     except PteronError as error:
         report["violations"].append(_problem(error))
     report["ok"] = not report["violations"]
@@ -214,8 +228,8 @@ _BLOB_CHECKS: Final = {"CudaBackend": _check_cuda, "XnnpackBackend": _check_xnnp
 
 def _problem(error: PteronError) -> Problem:
     message = "; ".join([error.message, *error.context])
-    if isinstance(error, InvalidProgramError) and error.hint:
-        message += f" ({error.hint})"
+    if error.hint:
+        message += f"; {error.hint}"
     return Problem(where="", message=message, method=None, instruction=None)
 
 
@@ -235,6 +249,8 @@ def _page(reports: Sequence[Report]) -> Page:
         more = "at least " if len(found) >= MAX_VIOLATIONS_REPORTED else ""
         page.line(
             f"{report['path']}: {'ok' if report['ok'] else more + count(len(found), 'violation')}"
+            if report["kind"] != "unreadable"
+            else f"{report['path']}: cannot be read"
         )
         for number, problem in enumerate(found, 1):
             where = f"{problem['where']}: " if problem["where"] else ""

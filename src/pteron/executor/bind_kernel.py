@@ -20,6 +20,10 @@ from pteron.executor.interpreter import Call
 from pteron.format.schema import IntList, OptionalTensorList, Tensor, TensorList
 from pteron.kernels.registry import Kernel, Style
 from pteron.memory.hierarchical_allocator import dense_strides
+from pteron.program.disasm import format_value
+
+NOT_RESIZABLE = "resize storage that is not resizable"
+"""What torch says to a kernel that asks for more than its slot has (DESIGN, P8)."""
 
 
 class KernelBinder:
@@ -28,14 +32,54 @@ class KernelBinder:
     def __init__(self, table: ValueTable) -> None:
         self._table = table
         self._plan = table.plan
+        self._copies: dict[int, Any] = {}
+        """Values that stand for others in the call that is being bound."""
 
     def bind(self, kernel: Kernel, args: Sequence[int]) -> Call:
         """Return the call of ``kernel`` on the values ``args``, in the order of the instruction."""
-        if len(args) != kernel.num_args:
-            raise InvalidProgramError(
-                f"{kernel.name} takes {kernel.num_args} values, the instruction names {len(args)}"
-            )
         self._refuse_constant_results(kernel, args)
+        if not kernel.assumed:
+            return self._bind(kernel, args)
+        refresh = self._copy_constants(args[: kernel.num_inputs])
+        try:
+            call = self._bind(kernel, args)
+        finally:
+            self._copies = {}
+        return call if refresh is None else _in_turn(refresh, call)
+
+    def _copy_constants(self, indices: Sequence[int]) -> Call | None:
+        """Put copies in place of constants for a kernel that may change what it is given.
+
+        Return the call that brings their values back; None if there are no constants.
+        """
+        table = self._table
+        pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        for index in indices:
+            for item in table.items(index):
+                if item in table.constants:
+                    original: torch.Tensor = table.values[item]
+                    pairs[item] = (original.clone(), original)
+        if not pairs:
+            return None
+        self._copies = {item: copy for item, (copy, _) in pairs.items()}
+        for index in indices:
+            items = getattr(self._plan.values[index], "items", None)
+            if items is not None and isinstance(table.values[index], list):
+                self._copies[index] = [
+                    pairs[item][0] if item in pairs else value
+                    for item, value in zip(items, table.values[index], strict=True)
+                ]
+
+        def refresh() -> None:
+            for copy, original in pairs.values():
+                copy.copy_(original)
+
+        return refresh
+
+    def _value(self, index: int) -> Any:
+        return self._copies[index] if index in self._copies else self._table.values[index]
+
+    def _bind(self, kernel: Kernel, args: Sequence[int]) -> Call:
         if kernel.style is Style.VIEW:
             return self._view(kernel, args)
         prepared = self._prepared(kernel, args)
@@ -53,10 +97,24 @@ class KernelBinder:
 
     def inputs(self, kernel: Kernel, args: Sequence[int]) -> list[Any]:
         """Return the converted input values of a call, as they are now."""
-        values = [self._table.values[index] for index in args[: kernel.num_inputs]]
+        values = [self._value(index) for index in args[: kernel.num_inputs]]
         for position, convert in kernel.converters:
-            values[position] = convert(values[position])
+            values[position] = self._converted(kernel, args, position, convert)
         return values
+
+    def _converted(
+        self, kernel: Kernel, args: Sequence[int], position: int, convert: Callable[[Any], Any]
+    ) -> Any:
+        """Return an argument in the form that a kernel wants, or raise InvalidProgramError."""
+        value = self._value(args[position])
+        try:
+            return convert(value)
+        except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
+            text = format_value(self._plan, args[position])
+            raise InvalidProgramError(
+                f"argument {position} of {kernel.name} is {text}, which is of a kind or value "
+                "that the operator does not take there"
+            ) from error
 
     def _prepared(self, kernel: Kernel, args: Sequence[int]) -> Call | None:
         """Return the call that a kernel makes for these tensors, if it has one for them."""
@@ -75,8 +133,10 @@ class KernelBinder:
         return kernel.prepare(self.inputs(kernel, args), constant, outs)
 
     def _refuse_constant_results(self, kernel: Kernel, args: Sequence[int]) -> None:
-        results = list(args[kernel.num_inputs :])
-        results += [args[position] for position in kernel.mutated]
+        effects = kernel.effects
+        results = [args[position] for position in effects.writes]
+        if not kernel.assumed:
+            results += [args[position] for position in effects.updates]
         for index in results:
             for item in self._items(index):
                 if item in self._table.constants:
@@ -137,10 +197,10 @@ class KernelBinder:
 
     def _inputs_lazily(self, kernel: Kernel, args: Sequence[int]) -> list[Any]:
         """Return the inputs, converted where they do not change (the others are read per call)."""
-        values = [self._table.values[index] for index in args[: kernel.num_inputs]]
+        values = [self._value(index) for index in args[: kernel.num_inputs]]
         for position, convert in kernel.converters:
             if not self._changes(args[position]):
-                values[position] = convert(values[position])
+                values[position] = self._converted(kernel, args, position, convert)
         return values
 
     def _changes(self, index: int) -> bool:
@@ -256,6 +316,8 @@ class KernelBinder:
             return call
         slots = [self._table.values[index] for index in dynamic]
         orders = [self._plan.values[index].dim_order for index in dynamic]  # type: ignore[union-attr]
+        if kernel.data_dependent and kernel.pure and self._may_grow(dynamic):
+            call = _growing(call, slots)
 
         def sized() -> None:
             for slot in slots:
@@ -266,6 +328,14 @@ class KernelBinder:
                     restore_dim_order(slot, order)
 
         return sized
+
+    def _may_grow(self, indices: Sequence[int]) -> bool:
+        """Whether results may leave their slots: nothing reads them by their place."""
+        graph = self._table.memory_plan.graph
+        return not any(
+            graph.may_be_read_by_place(index) or index in graph.view_sources.values()
+            for index in indices
+        )
 
     def _view(self, kernel: Kernel, args: Sequence[int]) -> Call:
         call, _ = self._call(kernel, args)
@@ -278,6 +348,40 @@ class KernelBinder:
             out.set_(view)
 
         return repoint
+
+
+def _growing(call: Call, slots: Sequence[torch.Tensor]) -> Call:
+    """Return a call whose results get memory of their own where their slots are too small.
+
+    How large a data-dependent result is, no exporter knows; some plan a bound that is too small.
+    """
+    homes = [slot.detach() for slot in slots]
+
+    def grow() -> None:
+        for slot, home in zip(slots, homes, strict=True):
+            if slot.untyped_storage().resizable():
+                slot.set_(home)  # type: ignore[call-overload]
+                slot.resize_(0)
+        try:
+            call()
+        except RuntimeError as error:
+            if NOT_RESIZABLE not in str(error):
+                raise
+            for slot in slots:
+                slot.set_()  # type: ignore[call-overload]
+            call()
+
+    return grow
+
+
+def _in_turn(first: Call, second: Call) -> Call:
+    """Return a call that makes two."""
+
+    def call() -> None:
+        first()
+        second()
+
+    return call
 
 
 def write_result(

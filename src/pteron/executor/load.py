@@ -17,10 +17,13 @@ from pteron.errors import (
     NotSupportedError,
     PteronError,
 )
-from pteron.executor.bind import PlanBinder, check_operators, delegate_failure, method_name
+from pteron.executor.bind import PlanBinder, delegate_failure, method_name
 from pteron.executor.evalue import ValueBuilder, ValueTable
 from pteron.executor.isolation import isolated
+from pteron.executor.load_problems import check_loadable
 from pteron.executor.method import Method
+from pteron.executor.nodes import ProgramNodes, check_counts
+from pteron.executor.passes import PASSES, Lowering
 from pteron.format.pte import PteFile
 from pteron.format.schema import (
     DataLocation,
@@ -35,17 +38,14 @@ from pteron.memory.device_map import DeviceMap
 from pteron.memory.program_memory import ProgramMemory
 from pteron.program.constants import constant_bytes, initial_bytes
 from pteron.program.data_map import NamedDataMap
-from pteron.program.dataflow import first_unwritten
 from pteron.program.method_meta import MethodMeta
-from pteron.program.verify import verify_method
+from pteron.program.unwritten import first_unwritten
+from pteron.program.verify import Verified, verify_method
 
 logger = logging.getLogger("pteron")
 
 TARGET_DEVICE = "target_device"
 """The compile spec that names a delegate's device (``exir/passes/propagate_device_pass.py``)."""
-
-STATE_DOMAIN = "pteron.state_domain"
-"""Key in ``BackendInitContext.instance`` under which a backend keeps state that the file names."""
 
 NATIVE_CODE_VARIABLE = "PTERON_NATIVE_CODE"
 """Environment variable: ``refuse`` keeps this process from running native code out of files."""
@@ -77,6 +77,8 @@ class LoadContext:
     """What the methods of one program are loaded with. The program owns it."""
 
     pte: PteFile
+    verified: Verified
+    nodes: ProgramNodes
     data_map: NamedDataMap
     memory: ProgramMemory
     device_map: DeviceMap
@@ -104,7 +106,7 @@ def load_method(
     delegates: dict[int, DelegateHandle] = {}
     constants = dict(context.constants)
     try:
-        with context.memory.undone_on_failure():
+        with isolated(), context.memory.undone_on_failure():
             return _load(context, plan, metadata, delegates, private=private)
     except BaseException as error:
         for handle in reversed(delegates.values()):
@@ -125,12 +127,13 @@ def _load(
     private: bool,
 ) -> Method:
     """Load a method; ``delegates`` is filled as it goes, so that the caller can close them."""
-    verify_method(context.pte, plan)
-    _check_backends(context, plan)
-    check_operators(plan, context.kernels)
+    verify_method(context.pte, context.verified, plan.name)
+    check_loadable(context, plan)
+    nodes = context.nodes.of(plan.name)
+    check_counts(plan, nodes)
     _log_stray_tags(plan)
     memory = context.memory.allocate(plan.name, private=private)
-    with torch.inference_mode(), isolated():
+    with torch.inference_mode():
         table = ValueBuilder(
             context.memory.plan(plan.name),
             memory,
@@ -142,24 +145,13 @@ def _load(
         ).build()
         _initialise_state(context, table)
         _init_delegates(context, table, delegates, private=private)
-        bound = PlanBinder(
-            table, context.kernels, delegates, memory.allocator, optimize=context.optimize
-        ).bind()
+        lowering = Lowering(table, nodes, memory.allocator, delegates)
+        for run_pass in PASSES if context.optimize else ():
+            run_pass(lowering)
+        bound = PlanBinder(lowering, delegates).bind()
     if table.shares_state:
         memory.lock = context.memory.lock
     return Method(metadata, table, bound, memory, delegates, context)
-
-
-def _check_backends(context: LoadContext, plan: ExecutionPlan) -> None:
-    """Raise BackendMissingError for the first delegate whose backend is not there."""
-    calls: dict[str, int] = {}
-    for instruction in plan.instructions:
-        if isinstance(instruction, DelegateCall):
-            backend_id = plan.delegates[instruction.delegate_index].id
-            calls[backend_id] = calls.get(backend_id, 0) + 1
-    for backend_id, count in calls.items():
-        what = f"method {plan.name!r} ({count} delegate call{'s' if count > 1 else ''})"
-        context.backends.require(backend_id, what)
 
 
 def _log_stray_tags(plan: ExecutionPlan) -> None:
@@ -210,8 +202,9 @@ def _init_delegates(
     private: bool,
 ) -> None:
     plan = table.plan
-    instance: dict[Any, Any] = {STATE_DOMAIN: {} if private else context.state_domain}
-    unwritten = first_unwritten(plan, table.memory_plan.steps)
+    instance_store: dict[Any, Any] = {}
+    state_store: dict[Any, Any] = {} if private else context.state_domain
+    unwritten = first_unwritten(plan, table.memory_plan.graph.accesses)
     for instruction in plan.instructions:
         if not isinstance(instruction, DelegateCall) or instruction.delegate_index in delegates:
             continue
@@ -229,8 +222,9 @@ def _init_delegates(
             device=device,
             args=tuple(plan.values[index] for index in instruction.args),
             native_code=context.native_code,
-            shared=context.shared,
-            instance=instance,
+            program_store=context.shared,
+            instance_store=instance_store,
+            state_store=state_store,
             first_unwritten=unwritten[number],
         )
         try:

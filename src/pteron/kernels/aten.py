@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pteron.format.schema import ScalarType
 from pteron.kernels.admission import is_admitted
+from pteron.kernels.aten_audited import AUDITED
 from pteron.kernels.aten_tables import FAST, FAST_NN, RANDOM, SPECIAL
 from pteron.kernels.aten_views import VIEW_LISTS, VIEWS, copies_of, copy_of
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
@@ -58,12 +59,41 @@ def aten_kernel(name: str) -> Kernel | None:
     qualified, _, overload = name.partition(".")
     schema = _schema(qualified, overload)
     if schema is None:
-        return _kernel_of_functional(name, qualified, overload)
-    if any(argument.is_out for argument in schema.arguments):
-        return _out_kernel(name, qualified, overload, schema)
-    if any(_is_written(argument) for argument in schema.arguments):
-        return _inplace_kernel(name, qualified, overload, schema)
-    return _functional_kernel(name, qualified, overload, schema, returns=0)
+        kernel = _kernel_of_functional(name, qualified, overload)
+    elif any(argument.is_out for argument in schema.arguments):
+        kernel = _out_kernel(name, qualified, overload, schema)
+    elif any(_is_written(argument) for argument in schema.arguments):
+        kernel = _inplace_kernel(name, qualified, overload, schema)
+    else:
+        kernel = _functional_kernel(name, qualified, overload, schema, returns=0)
+    return None if kernel is None else _with_facts(kernel)
+
+
+def _with_facts(kernel: Kernel) -> Kernel:
+    """Add what a schema does not say: that memory does not matter, and that calls repeat."""
+    namespace, _, name = kernel.name.partition("::")
+    if namespace != "aten":
+        return kernel
+    facts: dict[str, Any] = {"replaces": True} if name in _REPLACES else {}
+    if name in _ALSO_WRITTEN:
+        kernel = replace(kernel, also_mutates=_ALSO_WRITTEN[name])
+    if name in AUDITED:
+        pure = not kernel.random and not kernel.mutated
+        return replace(kernel, dense=(), pure=pure, **facts)
+    return replace(kernel, dense=_DENSE.get(name), **facts)
+
+
+_REPLACES = frozenset({"copy_"})
+_ALSO_WRITTEN: dict[str, tuple[int, ...]] = {"native_batch_norm.out": (3, 4)}
+"""What torch's schema is silent of."""
+_DENSE: dict[str, tuple[int, ...]] = {
+    "_native_batch_norm_legit.out": (),
+    "copy_": (),
+    "index_put_": (0,),
+    "native_batch_norm.out": (),
+    "native_group_norm.out": (0, 1, 2),
+}
+"""Operators that are not in :data:`AUDITED`, and which of their inputs have to be dense."""
 
 
 def known_names() -> Iterable[str]:

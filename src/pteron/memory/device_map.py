@@ -9,7 +9,7 @@ import torch
 from pteron.errors import InvalidArgumentError
 from pteron.format.schema import Device
 
-DeviceMapping = Mapping[str, "str | torch.device"]
+DeviceMapping = Mapping[str, str | torch.device]
 
 
 class DeviceMap:
