@@ -43,7 +43,7 @@ One step of 8 bits is a 255th of a value's range; a few of them add up in a netw
 
 PACK = Path(__file__).parents[1] / "fixtures" / "xnnpack" / "random_quantized.tar.xz"
 PACKED = (1, 2, 4, 5, 6, 7, 9, 10, 12, 13)
-"""Seeds of all flows; a bias that calls share was taken with a wrong scale in half of them."""
+"""Seeds of all flows. Five of them were wrong before biases were taken with their own scales."""
 
 SEEDS_A_NORMALIZED_QAT = 65
 """Batch norms are fused for QAT by patterns whose tracing takes half a minute."""
@@ -405,7 +405,8 @@ def packed() -> dict[int, Exported]:
         files = {member.name: pack.extractfile(member) for member in pack.getmembers()}
         for seed in PACKED:
             program, numbers = files[f"{seed}.pte"], files[f"{seed}.pt"]
-            assert program is not None and numbers is not None
+            assert program is not None
+            assert numbers is not None
             kept = torch.load(io.BytesIO(numbers.read()), weights_only=True)
             found[seed] = Exported(kept["flow"], program.read(), kept["inputs"], kept["wanted"])
     return found
