@@ -447,7 +447,8 @@ class _Places:
         )
         for position, index in enumerate(args):
             self._read(number, index, certain=position <= last_input)
-            self._join(index, known)
+            if position < len(args) - 1:  # the last one is a result
+                self._join(index, known)
         for index in args:
             self._write(index)
             known[index] = 1
