@@ -28,17 +28,21 @@ def opened(kept: Kept, **facts: Any) -> Program:
 
 
 class Copies:
-    """Counts what torch copies. A profiler sees it; a dispatch mode is switched off in a method."""
+    """Counts calls of ``Tensor.copy_``. A dispatch mode would see none: a method switches it off."""
 
     def __enter__(self) -> Copies:
-        self._profile = torch.autograd.profiler.profile(use_cpu=True)
-        self._profile.__enter__()
+        self.count = 0
+        copy = torch._C.TensorBase.copy_
+
+        def counted(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            return copy(tensor, source)
+
+        torch.Tensor.copy_ = counted  # type: ignore[assignment, method-assign]
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._profile.__exit__(*error)
-        events = self._profile.function_events
-        self.count = sum(event.name == "aten::copy_" for event in events)
+        del torch.Tensor.copy_
 
 
 # ---- P8: slots -----------------------------------------------------------------------------------
