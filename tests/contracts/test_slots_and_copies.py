@@ -28,7 +28,7 @@ def opened(kept: Kept, **facts: Any) -> Program:
 
 
 class Copies:
-    """Counts calls of ``Tensor.copy_``. A dispatch mode would see none: a method switches it off."""
+    """Counts calls of ``Tensor.copy_``. A method switches dispatch modes off."""
 
     def __enter__(self) -> Copies:
         self.count = 0
