@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -190,7 +191,7 @@ class Program:
         try:
             method = load_method(self._load_context(), plan, MethodMeta(plan), private=private)
         except DeviceMissingError as error:
-            error.hint = self._device_hint(error.device)
+            error.hint = error.hint or self._device_hint(error.device)
             raise
         paths = _paths_of(self._sources)
         if paths is not None:
@@ -204,20 +205,15 @@ class Program:
         return method
 
     def _device_hint(self, device: str) -> str:
-        """Say how to do without a device that this machine lacks."""
-        kind = device.partition(":")[0]
-        for tag, target in (self._settings.device_map or {}).items():
-            if str(target) in (device, kind):
-                return f'leave out device_map={{"{tag}": "{target}"}}'
-        hint = f'device_map={{"{kind}": "cpu"}} moves a method without delegates to the host'
-        others = len(self._plans) - 1
-        return f"{hint}; other methods of the file still run" if others else hint
+        return device_hint(self._settings.device_map, len(self._plans) - 1, device)
 
     def _load_context(self) -> LoadContext:
         if self._context is None:
             self._context = _make_context(
                 self._pte, self._verified, self._data_map, self._plans, self._settings
             )
+            others = len(self._plans) - 1
+            self._context.device_hint = partial(device_hint, self._settings.device_map, others)
         return self._context
 
     # -- end -------------------------------------------------------------------------------------
@@ -408,6 +404,7 @@ class Reopening:
                 sources[1:],
                 device_map=settings.device_map,
                 native_code=settings.native_code,
+                optimize=settings.optimize,
                 kernels=settings.kernels,
                 backends=settings.backends,
             )
@@ -466,13 +463,27 @@ def check_settings(
         raise InvalidArgumentError(
             f"native_code is {' or '.join(map(repr, allowed))}, got {native_code!r}"
         )
-    for name, value, example in (
-        ("device_map", device_map, '{"cpu": "cuda"}'),
-        ("kernels", kernels, '{"my::op.out": function}'),
-        ("backends", backends, '{"XnnpackBackend": "executorch"}'),
+    for name, value, what, example in (
+        ("device_map", device_map, "devices to devices", '{"cpu": "cuda"}'),
+        ("kernels", kernels, "operators to functions", '{"my::op.out": function}'),
+        ("backends", backends, "ids to backends", '{"XnnpackBackend": "executorch"}'),
     ):
         if value is not None and not isinstance(value, Mapping):
-            raise InvalidTypeError(f"{name} is a mapping such as {example}, got {value!r}")
+            text = f" {value!r}" if isinstance(value, str) else ""
+            raise InvalidTypeError(
+                f"{name} is a mapping from {what}, got {type(value).__name__}{text}",
+                hint=f"write {name}={example}",
+            )
+
+
+def device_hint(device_map: pteron.DeviceMapping | None, others: int, device: str) -> str:
+    """Say how to do without a device that this machine lacks; ``others`` counts other methods."""
+    kind = device.partition(":")[0]
+    for tag, target in (device_map or {}).items():
+        if str(target) in (device, kind):
+            return f'leave out device_map={{"{tag}": "{target}"}}'
+    hint = f'device_map={{"{kind}": "cpu"}} moves a method without delegates to the host'
+    return f"{hint}; other methods of the file still run" if others else hint
 
 
 def _data_sources(data_path: DataPaths) -> Sequence[SourceData]:

@@ -1,10 +1,10 @@
 """What a new user meets on the first day, as transcripts in ``first_day``.
 
 A line that begins with ``$ pteron`` is a command; one with ``>>>`` is Python, with ``...`` for the
-lines below it. Under it is what it writes: for a command stdout, ``stderr:`` lines, and ``exit:`` if
-the code is not 0; for Python stdout, or the class and text of its error. Everything runs in a folder
-with programs in ``m``, inputs in ``d`` and other tools' files in ``bad``. PTERON_UPDATE_CASES=1
-writes the files anew.
+lines below it. Under it is what it writes: for a command stdout, ``stderr:`` lines, and ``exit:``
+if the code is not 0; for Python stdout, or the class and text of its error. Everything runs in a
+folder with programs in ``m``, inputs in ``d`` and other tools' files in ``bad``. Set
+PTERON_UPDATE_CASES=1 to write the files anew.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def answer(statement: str, folder: Path, names: dict[str, Any]) -> str:
                     print(repr(value))  # noqa: T201
             else:
                 exec(code, names)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the transcript shows it
             print(f"{type(error).__name__}: {error}")  # noqa: T201
     return out.getvalue()
 

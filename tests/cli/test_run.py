@@ -396,7 +396,7 @@ def test_a_picture_is_turned_as_its_exif_data_say(tmp_path: Path) -> None:
     ],
 )
 def test_inputs_that_take_no_picture(
-    picture: Path, value: Value, scale: str | None, words: str
+    picture: Path, value: ValueInfo, scale: str | None, words: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         load_image(picture, value, scale)
@@ -469,3 +469,36 @@ def test_the_only_method_is_run_and_others_are_asked_for(tmp_path: Path) -> None
     assert "it has: another, forward2" in text or "it has: forward2, another" in text
     assert "hint: choose one with --method" in text
     assert "no method 'backward'" in refusal(ADD, "--method", "backward")
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+def test_values_reach_the_inputs_of_their_names_in_any_order(tmp_path: Path) -> None:
+    """The encoder sums the masked rows of a table; swapped inputs would give another sum."""
+    table = ((torch.arange(40) % 7 - 3) / 2).reshape(20, 2)
+    ids, mask = torch.tensor([[1, 2, 3, 4, 5, 6]]), torch.tensor([[1, 1, 1, 1, 0, 0]])
+    wanted = (table[ids] * mask[..., None]).sum((1, 2))
+    swapped = (table[mask] * ids[..., None]).sum((1, 2))
+    assert wanted != swapped
+    torch.save({"attention_mask": mask, "input_ids": ids}, tmp_path / "both.pt")
+    save_file({"attention_mask": mask}, tmp_path / "mask.safetensors")
+    np.savez(tmp_path / "ids.npz", input_ids=ids.numpy())
+    np.save(tmp_path / "ids.npy", ids.numpy())
+    encoder = "tests/cli/files/named_enc.pte"
+    for words in (
+        ("--input", tmp_path / "both.pt"),
+        ("--input", tmp_path / "mask.safetensors", "--input", tmp_path / "ids.npz"),
+        ("--input", tmp_path / "mask.safetensors", "--input", tmp_path / "ids.npy"),
+        ("--input", "attention_mask=[[1,1,1,1,0,0]]", "--input", f"input_ids={tmp_path}/ids.npy"),
+    ):
+        assert torch.equal(outputs_of(tmp_path, encoder, *words)[0], wanted)
+
+
+def test_outputs_called_like_arguments_of_numpy_are_saved(tmp_path: Path) -> None:
+    from pteron.cli.run_outputs import save
+
+    info = replace(tensor_value("float32", 2), role="output", name="file", is_named=True)
+    save([torch.ones(2)], [info], str(tmp_path / "y.npz"))
+    with np.load(tmp_path / "y.npz") as saved:
+        assert saved["file"].tolist() == [1.0, 1.0]

@@ -197,7 +197,8 @@ def run(args: argparse.Namespace) -> int:
     ) as program:
         name = choose_method(program, args.method)
         signature = Signature(find_plan(program.pte, name))
-        chosen = [int(one) if one.isdecimal() else one for one in args.select]
+        names = {info.name for info in signature.outputs}
+        chosen = [int(one) if one.isdecimal() and one not in names else one for one in args.select]
         positions = signature.choose(chosen or range(len(signature.outputs)))
         facts = [signature.outputs[position] for position in positions]
         if labels is not None:

@@ -128,7 +128,7 @@ class TensorInput:
     def _refuse_unreadable(self, given: torch.Tensor) -> None:
         if isinstance(given, FakeTensor):
             raise InvalidArgumentError(
-                f"{self._what} has to be a tensor that holds data; a FakeTensor holds none",
+                f"{self._what} has to be a tensor that holds data; a FakeTensor does not",
                 hint="make the tensor outside of FakeTensorMode",
             )
         if given.device.type == "meta" or given.layout is not torch.strided:
@@ -268,7 +268,7 @@ def as_tensor(given: Any, what: str, expected: str) -> torch.Tensor:
 def input_takers(
     table: ValueTable, inputs: tuple[ValueInfo, ...], dense: frozenset[int]
 ) -> list[Put]:
-    """Return one taker for each input of a method; ``dense`` are those that a reader wants dense."""
+    """Return one taker for each input; ``dense`` are those that some reader wants dense."""
     steps = table.memory_plan.graph.accesses
     read = frozenset(i for step in steps for i in (*step.reads, *step.updates))
     takers: list[Put] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -82,7 +81,9 @@ class NamedDataMap:
         )
 
     def _hint(self, key: str) -> str:
-        near = difflib.get_close_matches(key, self._entries, n=3)
+        from difflib import get_close_matches  # only for an error
+
+        near = get_close_matches(key, self._entries, n=3)
         if near:
             return f"there is {', '.join(map(repr, near))}"
         if len(self._files) == 1:

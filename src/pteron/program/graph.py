@@ -419,9 +419,8 @@ class _Places:
         """Put a view where its source is: running the instruction does."""
         for index in step.writes:
             if step.reads and index != step.reads[0]:
-                source = self._root(step.reads[0])
-                self._same[index] = source
-                self._spans[index] = self._spans[source]
+                self._same[index] = self._root(step.reads[0])
+                self._spans[index] = self._spans[step.reads[0]]
             known[index] = 1
 
     def _join_state(self) -> None:

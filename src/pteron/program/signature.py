@@ -8,6 +8,7 @@ positional arguments do not. A value without one is called ``input_0`` or ``outp
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ def _stand_in(role: str, position: int, named: Sequence[str]) -> str:
 
 def _is_name(path: str) -> bool:
     """Whether a path has a name in it, and is not made of positions alone."""
-    return any(part and not part.isdigit() for part in path.replace("]", "[").split("["))
+    return bool(path) and re.fullmatch(r"(\[\d+\])+", path) is None
 
 
 def _tensor_facts(value: EValue, devices: dict[int, Any]) -> tuple[Any, ...]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pteron.backends.cuda.describe import CheckedDelegate, check_delegate
+from pteron.backends.cuda.describe import CheckedDelegate, check_delegate, method_name_of
 from pteron.backends.cuda.weights import Constants, may_be_written, place_constants
 from pteron.backends.interface import Backend, BackendInitContext, DelegateHandle
 from pteron.errors import (
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
     from pteron.backends.cuda.container import Container
     from pteron.backends.cuda.shared_object import SharedObject
-
-logger = logging.getLogger("pteron")
 
 INPUT_ALIGNMENT = 16
 """Bytes. Compiled kernels assume it of every input; AOTInductor's own code warns on stderr."""
@@ -61,11 +58,11 @@ class CudaBackend(Backend):
         Everything that can be told without a device is checked first, so that a damaged file is
         called damaged on every machine.
         """
-        where = f"method {context.method_name!r}, delegate {context.delegate_index} (CudaBackend)"
+        where = context.blob.where
         delegate = check_delegate(
             context.processed,
             context.named_data,
-            method_name=_compile_spec_text(context, "method_name"),
+            method_name=method_name_of(context.blob),
             where=where,
         )
         if not context.native_code:
@@ -114,9 +111,6 @@ class CudaDelegate(DelegateHandle):
     ) -> None:
         self.device = context.device
         self.digest = delegate.digest
-        self.epoch = 0
-        """Counts how often addresses inside the delegate changed: a CUDA graph that was captured
-        at another count must be captured again."""
         self._where = where
         self._code = code
         self._lock = threading.Lock()
@@ -214,8 +208,7 @@ class CudaDelegate(DelegateHandle):
     def reset(self) -> None:
         """Bring the buffers back to their first values, at the same addresses.
 
-        Where buffers are inside the container (``hides_state``), it is made anew, and ``epoch``
-        counts.
+        Where buffers are inside the container (``hides_state``), it is made anew.
         """
         with self._lock, device_guard(self.device):
             if not self.hides_state:
@@ -224,7 +217,6 @@ class CudaDelegate(DelegateHandle):
             fresh = self._new_container()
             self._synchronize()
             old, self._container = self._container, fresh
-            self.epoch += 1
             if old is not None:
                 old.close()
 
@@ -346,13 +338,6 @@ def current_raw_stream(device: torch.device) -> Callable[[], int | None]:
     if raw is not None:
         return lambda: raw(index)
     return lambda: torch.cuda.current_stream(index).cuda_stream
-
-
-def _compile_spec_text(context: BackendInitContext, key: str) -> str:
-    for spec in context.compile_specs:
-        if spec.key == key:
-            return spec.value.decode("utf-8", "backslashreplace")
-    return context.method_name
 
 
 def _no_device_hint(count: int) -> str:
