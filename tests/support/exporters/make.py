@@ -99,6 +99,13 @@ def strides_said() -> Iterator[None]:
         yield
 
 
+def said(error: BaseException) -> str:
+    """Return the first line of the error that all others came from."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
 def export_all(listing: Path) -> None:
     """Export with the executorch that is first on the path; write which files there are."""
     programs: dict[str, dict[str, str]] = {form: {} for form in FORMS}
@@ -109,7 +116,7 @@ def export_all(listing: Path) -> None:
                 with strides_said():
                     programs[form][name] = str(EXPORT[form](ALL[name]).pte.parent)
             except Exception as error:  # noqa: BLE001 - whatever an exporter raises is recorded
-                failures[form][name] = f"{type(error).__name__}: {error}"[:400]
+                failures[form][name] = said(error)
     facts = {
         "executorch": version("executorch"),
         "torch": torch.__version__,
