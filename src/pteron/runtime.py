@@ -30,6 +30,7 @@ from pteron.format.pte import PteFile, read_pte
 from pteron.format.schema import ExecutionPlan, KernelCall
 from pteron.format.source import ByteSource, SourceData, open_source
 from pteron.program.data_map import NamedDataMap
+from pteron.program.device_tag import canonical_tag
 from pteron.program.html import heading, values_table
 from pteron.program.memory_plan import MemoryPlan
 from pteron.program.method_meta import MethodMeta
@@ -474,6 +475,8 @@ def check_settings(
                 f"{name} is a mapping from {what}, got {type(value).__name__}{text}",
                 hint=f"write {name}={example}",
             )
+    for tag in device_map if isinstance(device_map, Mapping) else ():
+        canonical_tag(tag)
 
 
 def device_hint(device_map: pteron.DeviceMapping | None, others: int, device: str) -> str:

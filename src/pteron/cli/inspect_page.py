@@ -149,7 +149,7 @@ def _show_values(page: Page, inputs: Sequence[Value], outputs: Sequence[Value]) 
 
 
 def value_text(value: Value) -> str:
-    """Return ``float32[1, 3]``, or the kind and the number of a value that is no tensor."""
+    """Return ``float32[1, 3]``, or the kind and the number of a value that is not a tensor."""
     if value["kind"] != "tensor":
         return (
             value["kind"] if value["literal"] is None else f"{value['kind']} {value['literal']!r}"

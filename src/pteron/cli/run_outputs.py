@@ -29,7 +29,7 @@ class Score(TypedDict):
 
 
 class Output(TypedDict):
-    """One output. ``dtype`` and what follows are None for a value that is no tensor."""
+    """One output. ``dtype`` and what follows are None for a value that is not a tensor."""
 
     position: int
     name: str | None

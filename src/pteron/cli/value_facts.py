@@ -10,7 +10,7 @@ from pteron.program.signature import Scalar, ValueFacts
 
 
 class Value(TypedDict):
-    """One input or output. ``dtype`` and what follows are None for a value that is no tensor."""
+    """One input or output. ``dtype`` and what follows are None for a value that is not a tensor."""
 
     position: int
     value: int
@@ -18,7 +18,7 @@ class Value(TypedDict):
     """Where it is in the model's arguments or result, if the file says so."""
     kind: str
     literal: Scalar
-    """The number or string in the file, of a value that is no tensor."""
+    """The number or string in the file, of a value that is not a tensor."""
     dtype: str | None
     sizes: list[int] | None
     """The shape, or its upper bound if it is dynamic."""

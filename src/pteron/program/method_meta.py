@@ -169,11 +169,11 @@ class MethodMeta:
         return _TAGS[type(self._value(self._plan.outputs, index, "output"))]
 
     def input_tensor_meta(self, index: int) -> TensorInfo:
-        """Describe one input; an input that is no tensor is refused with its kind."""
+        """Describe one input; an input that is not a tensor is refused with its kind."""
         return self._tensor_info(self._plan.inputs, index, "input")
 
     def output_tensor_meta(self, index: int) -> TensorInfo:
-        """Describe one output; an output that is no tensor is refused with its kind."""
+        """Describe one output; an output that is not a tensor is refused with its kind."""
         return self._tensor_info(self._plan.outputs, index, "output")
 
     def attribute_tensor_meta(self, index: int) -> TensorInfo:
