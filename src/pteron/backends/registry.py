@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from typing import Any
 
 from pteron.backends.installed_executorch import installed_executorch
@@ -213,7 +212,7 @@ def _instance(found: Any) -> Backend:
 
 def _bridge(backend_id: str, *, own_process: bool) -> Backend | None:
     """Return executorch's own runtime as a backend, if it is installed and has the id."""
-    if find_spec("executorch") is None:
+    if installed_executorch() is None:
         return None
     from pteron.backends.executorch_bridge import ExecutorchBridge
 
