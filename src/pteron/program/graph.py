@@ -401,7 +401,7 @@ class _Places:
             for index in step.updates:
                 if not step.overwrites:
                     self._read(number, index, certain=not step.assumed)
-                    self._join(index, known)
+                self._join(index, known)
             if step.aliases:
                 self._view(step, known)
                 continue
