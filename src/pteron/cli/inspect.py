@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from pteron.cli.arguments import whole
+from pteron.cli.bound import BoundInstruction, describe_bound, show_bound
 from pteron.cli.files import (
     add_data,
     add_file,
@@ -34,6 +35,7 @@ examples:
   pteron inspect model.pte
   pteron inspect model.pte --data weights.ptd     with the weights that are kept outside
   pteron inspect model.pte --method forward --instructions
+  pteron inspect model.pte --method forward --bound      what runs, what does not, and why
   pteron inspect model.pte --json | jq '.methods[].operators'
   pteron inspect weights.ptd
 """
@@ -50,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--instructions", action="store_true", help="list every instruction (default: counts only)"
+    )
+    parser.add_argument(
+        "--bound",
+        action="store_true",
+        help="also load --method NAME (or the only method) and say of each instruction whether it "
+        "runs, or which pass leaves it out and why; imports torch (default: no)",
     )
     parser.add_argument(
         "--values", action="store_true", help="list every value (default: inputs and outputs only)"
@@ -78,13 +86,31 @@ def run(args: argparse.Namespace) -> int:
         instructions=args.instructions,
         values=args.values,
     )
+    bound: list[BoundInstruction] = []
+    if args.bound:
+        name = _one_method(facts, args.method)
+        bound = describe_bound(args.file, args.data, name)
     if args.json:
-        show_json(facts)
+        show_json({**facts, "bound": bound} if args.bound else facts)
     elif "methods" in facts:
-        page_of_program(cast("Program", facts), top=args.top).show()
+        page = page_of_program(cast("Program", facts), top=args.top)
+        if args.bound:
+            show_bound(page, name, bound)
+        page.show()
     else:
         page_of_data_file(facts, top=args.top).show()
     return 0
+
+
+def _one_method(facts: Program | DataFile, name: str | None) -> str:
+    """Return the method that --bound is about."""
+    names = [method["name"] for method in cast("Program", facts).get("methods", ())]
+    if name is None and len(names) != 1:
+        raise InvalidArgumentError(
+            f"--bound is about one method; the file has {', '.join(names) or 'none'}",
+            hint="choose one with --method NAME",
+        )
+    return names[0] if name is None else name
 
 
 def inspect(

@@ -82,6 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "shows it (default: allow)",
     )
     place.add_argument(
+        "--no-optimize",
+        action="store_true",
+        help="run every instruction as the file has it: compute no constant at load, leave out no "
+        "copy (default: optimize)",
+    )
+    place.add_argument(
         "--repeat",
         metavar="N",
         type=positive,
@@ -194,6 +200,7 @@ def run(args: argparse.Namespace) -> int:
         data_path=args.data,
         device_map=dict(args.device_map),
         native_code=args.native_code,
+        optimize=not args.no_optimize,
     ) as program:
         name = choose_method(program, args.method)
         signature = Signature(find_plan(program.pte, name))
