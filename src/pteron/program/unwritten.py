@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pteron.format.schema import DelegateCall, ExecutionPlan, JumpFalseCall, Tensor
+from pteron.format.schema import DelegateCall, ExecutionPlan, JumpFalseCall, MoveCall, Tensor
+from pteron.program.byte_owners import ByteOwners
 from pteron.program.effects import Access, expand_all
 
 
@@ -49,17 +50,32 @@ def find_unwritten(
         for index in candidates
         if tensors[index].has_initial_value or tensors[index].fully_qualified_name
     }
+    straight = not any(
+        isinstance(instruction, (JumpFalseCall, MoveCall)) for instruction in plan.instructions
+    )
     state: set[int] = set()
     written: set[int] = set()
+    maybe_written: set[int] = set()
+    """What delegates are given before anything else sets it: a result, or a silent view."""
+    set_at: dict[int, int] = dict.fromkeys(inputs, -1)
+    used_at: dict[int, int] = {}
     overwritten: set[int] = set()
     read_after_overwrite: set[int] = set()
     viewed: dict[int, int] = {}
-    for instruction, step in zip(plan.instructions, steps, strict=True):
+    for number, (instruction, step) in enumerate(zip(plan.instructions, steps, strict=True)):
+        for index in (*step.reads, *step.updates):
+            used_at.setdefault(index, number)
+        for index in (*step.writes, *step.updates):
+            set_at.setdefault(index, number)
         if step.aliases and step.reads:
             viewed[step.writes[0]] = viewed.get(step.reads[0], step.reads[0])
         reads = [repeats.get(i, i) for i in step.reads] if repeats else step.reads
         if isinstance(instruction, DelegateCall):
-            state |= _delegate_state(plan, reads, candidates, written | inputs)
+            found = _delegate_state(plan, reads, candidates, written | inputs)
+            state |= found
+            maybe_written.update(i for i in reads if i not in written and i not in found)
+            for index in reads:
+                set_at.setdefault(index, number)
             written.update(reads)
             continue
         if overwritten:
@@ -72,12 +88,46 @@ def find_unwritten(
             elif not step.assumed and viewed.get(index, index) in constants:
                 state.add(viewed.get(index, index))
         written.update(step.writes, step.updates)
-    if any(isinstance(instruction, JumpFalseCall) for instruction in plan.instructions):
+    if not straight:
         state |= overwritten  # it may not run, and then the old value is read
     state |= overwritten - read_after_overwrite - outputs
     state |= {index for index in outputs if index in candidates and index not in written}
-    aliases = _overlapping(plan, state - declared, (written | inputs) - state - declared)
+    others = (written | inputs) - state - declared
+    if straight:
+        end = len(plan.instructions)
+        times = {index: used_at.get(index, end) for index in state - declared}
+        aliases = _found_written(plan, times, {i: set_at.get(i, end) for i in others})
+    else:
+        aliases = _overlapping(plan, state - declared, others - maybe_written)
     return Unwritten(tuple(sorted((state - aliases) | declared)), tuple(sorted(aliases)))
+
+
+def _found_written(
+    plan: ExecutionPlan, used_at: Mapping[int, int], set_at: Mapping[int, int]
+) -> set[int]:
+    """Return the values of which some planned bytes were written before they were used.
+
+    Both mappings are from values to times; what is written at the time of a use comes after it.
+    """
+    if not used_at:
+        return set()
+    events = [(time, 0, index) for index, time in used_at.items()]
+    events += [(time, 1, index) for index, time in set_at.items()]
+    owners: dict[int, ByteOwners] = {}
+    found = set()
+    for _, is_write, index in sorted(events):
+        value = plan.values[index]
+        place = value.allocation_info if isinstance(value, Tensor) else None
+        if place is None or not value.nbytes:  # type: ignore[union-attr]
+            continue
+        begin = place.memory_offset
+        end = begin + value.nbytes  # type: ignore[union-attr]
+        buffer = owners.setdefault(place.memory_id, ByteOwners())
+        if is_write:
+            buffer.write(begin, end, index)
+        elif buffer.read(begin, end)[0]:
+            found.add(index)
+    return found
 
 
 def _overlapping(plan: ExecutionPlan, values: set[int], others: set[int]) -> set[int]:
