@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -191,7 +192,7 @@ class Program:
         try:
             method = load_method(self._load_context(), plan, MethodMeta(plan), private=private)
         except DeviceMissingError as error:
-            error.hint = self._device_hint(error.device)
+            error.hint = error.hint or self._device_hint(error.device)
             raise
         paths = _paths_of(self._sources)
         if paths is not None:
@@ -205,20 +206,15 @@ class Program:
         return method
 
     def _device_hint(self, device: str) -> str:
-        """Say how to do without a device that this machine lacks."""
-        kind = device.partition(":")[0]
-        for tag, target in (self._settings.device_map or {}).items():
-            if str(target) in (device, kind):
-                return f'leave out device_map={{"{tag}": "{target}"}}'
-        hint = f'device_map={{"{kind}": "cpu"}} moves a method without delegates to the host'
-        others = len(self._plans) - 1
-        return f"{hint}; other methods of the file still run" if others else hint
+        return device_hint(self._settings.device_map, len(self._plans) - 1, device)
 
     def _load_context(self) -> LoadContext:
         if self._context is None:
             self._context = _make_context(
                 self._pte, self._verified, self._data_map, self._plans, self._settings
             )
+            others = len(self._plans) - 1
+            self._context.device_hint = partial(device_hint, self._settings.device_map, others)
         return self._context
 
     # -- end -------------------------------------------------------------------------------------
@@ -481,6 +477,16 @@ def check_settings(
             )
     for tag in device_map if isinstance(device_map, Mapping) else ():
         canonical_tag(tag)
+
+
+def device_hint(device_map: pteron.DeviceMapping | None, others: int, device: str) -> str:
+    """Say how to do without a device that this machine lacks; ``others`` counts other methods."""
+    kind = device.partition(":")[0]
+    for tag, target in (device_map or {}).items():
+        if str(target) in (device, kind):
+            return f'leave out device_map={{"{tag}": "{target}"}}'
+    hint = f'device_map={{"{kind}": "cpu"}} moves a method without delegates to the host'
+    return f"{hint}; other methods of the file still run" if others else hint
 
 
 def _data_sources(data_path: DataPaths) -> Sequence[SourceData]:

@@ -202,7 +202,7 @@ def test_cuda_delegates_are_described() -> None:
         assert code["sha256"] == hashlib.sha256(blob).hexdigest()
         assert code["size_bytes"] == len(blob)
         assert (code["kind"], code["machine"], code["problem"]) == ("ELF", "x86_64", None)
-        assert code["cuda"]["gpu_architectures"] == ["sm_90a"]
+        assert code["details"]["gpu_architectures"] == ["sm_90a"]
     text = cli("verify", program).out
     assert all(code["sha256"] in text for code in codes)
 

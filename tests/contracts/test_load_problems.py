@@ -14,6 +14,7 @@ from pteron import Program, PteronError, Runtime
 from pteron.backends import registry
 from pteron.errors import (
     BackendMissingError,
+    DeviceMissingError,
     InvalidExternalDataError,
     NotFoundError,
     OperatorMissingError,
@@ -36,7 +37,7 @@ from support.tagged_device import TaggedDevice
 DEVICE, BACKEND, OPERATOR, DATA = "device", "backend", "operator", "data"
 ORDER = (DEVICE, BACKEND, OPERATOR, DATA)
 CLASSES: dict[str, type[PteronError]] = {
-    DEVICE: NotFoundError,
+    DEVICE: DeviceMissingError,
     BACKEND: BackendMissingError,
     OPERATOR: OperatorMissingError,
     DATA: NotFoundError,
@@ -144,7 +145,7 @@ def test_several_problems_are_raised_together(
 def test_all_missing_keys_are_one_problem(opened: Any) -> None:
     names = [f"weight.{number}" for number in range(23)]
     error = refusal(opened(lacking([DATA], weights=names)))
-    assert type(error) is NotFoundError
+    assert isinstance(error, NotFoundError)
     shown = ", ".join(map(repr, names[:20]))
     assert error.message == f"no data is called {shown} and 3 more in program.pte"
     assert str(error.hint).endswith("give its .ptd file as data_path")

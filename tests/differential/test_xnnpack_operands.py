@@ -140,6 +140,25 @@ def test_a_shared_bias_is_the_same_real_number_in_every_layer(kind: str, datatyp
         assert (real_of(result, Affine(0.05, 3)) - real).abs().max() <= 0.026
 
 
+def test_unsigned_weights_beyond_127_are_taken_whole_by_large_products() -> None:
+    """Integer kernels take signed bytes; the product is large enough for them."""
+    rows, inner, outer = 64, 1024, 640
+    generator = torch.Generator().manual_seed(0)
+    x, weights = (
+        torch.randint(0, 256, (count, inner), generator=generator).to(torch.uint8)
+        for count in (rows, outer)
+    )
+    before, after = Affine(0.01, 128), Affine(0.5, 100)
+    graph = GraphBuilder()
+    source = graph.input((rows, inner), "quint8", before)
+    target = graph.output((rows, outer), "quint8", after)
+    graph.linear(source, graph.constant(weights, "quint8", Affine(0.01, 0)), None, target)
+    (found,) = run_here(graph.program(), [x])
+    real = real_of(x, before) @ real_of(weights, Affine(0.01, 0)).t()
+    wanted = (real / after.scale + after.zero_point).round().clamp(0, 255)
+    assert (found - wanted).abs().max() <= 1
+
+
 # -- what is not a number --------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""What a kernel call touches, found by running it: what it writes, aliases, draws and depends on."""
+"""What a kernel call touches, found by running it."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pteron.backends.blob_reader import DelegateBlob
+
 if TYPE_CHECKING:
     import torch
 
@@ -55,6 +57,17 @@ class BackendInitContext:
     first_unwritten: int = 0
     """Position in ``args`` from which on nothing gave a value a content before the call. All
     before it are inputs; where the outputs begin, at or after it, only the blob says."""
+
+    @property
+    def blob(self) -> DelegateBlob:
+        """The delegate as the backend's reader takes it."""
+        return DelegateBlob(
+            self.backend_id,
+            self.processed,
+            self.compile_specs,
+            self.method_name,
+            self.delegate_index,
+        )
 
     @property
     def shared(self) -> dict[Any, Any]:

@@ -8,7 +8,6 @@ from typing import TypedDict
 
 from pteron.cli.native_code import (
     NativeCode,
-    delegate_blob,
     find_native_code,
     native_code_of_data,
 )
@@ -32,7 +31,7 @@ from pteron.program.data_map import NamedDataMap
 from pteron.program.disasm import format_instruction, format_value
 from pteron.program.memory_plan import MemoryPlan
 
-JSON_VERSION = 1
+JSON_VERSION = 2
 """Raised when a key of ``--json`` changes its meaning or goes; new keys do not raise it."""
 
 _SPEC_SHOWN_BYTES = 64
@@ -401,7 +400,7 @@ def _delegates(pte: PteFile, plan: ExecutionPlan) -> Iterator[Delegate]:
             id=delegate.id,
             runtime=runtime_of(delegate.id),
             calls=calls[index],
-            blob_bytes=delegate_blob(pte, delegate).nbytes,
+            blob_bytes=pte.delegate_data(delegate).nbytes,
             blob_location=delegate.processed.location.name.lower(),
             blob_index=delegate.processed.index,
             compile_specs=[_spec(spec) for spec in delegate.compile_specs],

@@ -23,6 +23,9 @@ from pteron.program.signature import tensor_text
 
 _T = TypeVar("_T")
 
+_DETAILS_SHOWN = 8
+"""Entries of a list about native code that are shown."""
+
 
 def page_of_program(program: Program, *, top: int) -> Page:
     """Return what ``pteron inspect`` shows of a program; lists are cut at ``top`` entries."""
@@ -262,8 +265,10 @@ def _show_native_code(page: Page, codes: Sequence[NativeCode]) -> None:
         "that asks (--native-code refuse keeps it from doing so)"
     )
     for code in codes:
-        for name, text in _native_code_lines(code):
-            page.line(f"  {name:<11}{text}")
+        lines = _native_code_lines(code)
+        width = max(11, *(len(name) + 2 for name, _ in lines))
+        for name, text in lines:
+            page.line(f"  {name:<{width}}{text}")
         if code is not codes[-1]:
             page.line()
 
@@ -278,13 +283,18 @@ def _native_code_lines(code: NativeCode) -> list[tuple[str, str]]:
         lines.append(("sha256", str(code["sha256"])))
     if code["used_by"]:
         lines.append(("used by", "; ".join(code["used_by"])))
-    if code["cuda"] is not None:
-        cuda = code["cuda"]
-        kernels = count(len(cuda["kernels"]), "kernel")
-        lines.append(("GPU", f"{', '.join(cuda['gpu_architectures']) or 'none'}; {kernels}"))
-        lines.append(("libraries", ", ".join(cuda["libraries"])))
-        lines.append(("needs", f"{count(cuda['undefined_symbols'], 'symbol')} of the process"))
+    lines += [(name.replace("_", " "), _detail(fact)) for name, fact in code["details"].items()]
     return lines
+
+
+def _detail(fact: str | int | list[str]) -> str:
+    if isinstance(fact, str):
+        return fact
+    if isinstance(fact, int):
+        return f"{fact:,}"
+    shown = ", ".join(fact[:_DETAILS_SHOWN]) or "none"
+    more = len(fact) - _DETAILS_SHOWN
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _cut(items: Sequence[_T], top: int) -> Sequence[_T]:

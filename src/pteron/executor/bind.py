@@ -60,6 +60,8 @@ class BoundPlan:
     """The instructions that do not run, and why."""
     file_memory: frozenset[int] = frozenset()
     """Values that passes have made views of constants."""
+    dense_inputs: frozenset[int] = frozenset()
+    """Inputs that some reader wants dense in the dim order of the file."""
     finish: Call | None = None
     """Waits, when the method has run, for copies to a device that may still read its memory."""
 
@@ -110,6 +112,7 @@ class PlanBinder:
             blocks,
             self._lowering.left_out,
             frozenset(self._lowering.file_memory),
+            frozenset(i for i in self._plan.inputs if self._lowering.is_wanted_dense(i)),
             finish,
         )
 
@@ -242,7 +245,17 @@ class PlanBinder:
                 fit(to_tensor, from_tensor, order, dynamic=True)
             to_tensor.copy_(from_tensor)
 
-        return move_tensor
+        if target not in self._table.moved or target not in self._table.memory_plan.graph.shadowed:
+            return move_tensor
+        place = self._lowering.planned_slot(target)
+
+        def move_to_both() -> None:
+            move_tensor()
+            if place.shape != from_tensor.shape:
+                fit(place, from_tensor, order, dynamic=True)
+            place.copy_(from_tensor)
+
+        return move_to_both
 
     def _free(self, index: int) -> Call | None:
         """Return a call that drops the memory of a tensor that is not planned; None if none is."""

@@ -15,8 +15,8 @@ import torch
 
 from pteron.errors import InvalidArgumentError, InvalidProgramError
 from pteron.executor.evalue import ValueTable
-from pteron.executor.foresight import Foresight, can_foresee
 from pteron.executor.interpreter import Call
+from pteron.executor.shape_guard import ShapeGuard, by_formula, by_meta_kernel, needs_guard
 from pteron.format.schema import IntList, OptionalTensorList, Tensor, TensorList
 from pteron.kernels.registry import Kernel, Style
 from pteron.memory.hierarchical_allocator import dense_strides
@@ -92,7 +92,7 @@ class KernelBinder:
             return call
         if kernel.style is Style.FUNCTIONAL:
             written = self._write_results(call, outs)
-            return self._foreseeing(kernel, args, call, outs, written)
+            return self._guarded(kernel, args, call, outs, written)
         return self._resizing(call, kernel, args, outs)
 
     def inputs(self, kernel: Kernel, args: Sequence[int]) -> list[Any]:
@@ -290,11 +290,11 @@ class KernelBinder:
 
         return write
 
-    def _foreseeing(
+    def _guarded(
         self, kernel: Kernel, args: Sequence[int], call: Call, outs: Sequence[int], written: Call
     ) -> Call:
         """Return ``written``, refused before it is computed if a result would outgrow its slot."""
-        if not can_foresee(kernel):
+        if not needs_guard(kernel):
             return written
         values, inputs = self._table.values, args[: kernel.num_inputs]
         bounds = {
@@ -302,9 +302,13 @@ class KernelBinder:
             for index in inputs
             if isinstance(value := self._plan.values[index], Tensor)
         }
+        if kernel.result_sizes is not None:
+            predict = by_formula(kernel, partial(self.inputs, kernel, args))
+        else:
+            predict = by_meta_kernel(call)
         changing = any(self._changes(index) for index in inputs)
         slots = [values[index] for index in outs]
-        return Foresight(call, slots, bounds, numbers_change=changing).guarding(written)
+        return ShapeGuard(predict, slots, bounds, numbers_change=changing).guarding(written)
 
     def _resizing(
         self, call: Call, kernel: Kernel, args: Sequence[int], outs: Sequence[int]

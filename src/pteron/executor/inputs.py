@@ -46,10 +46,11 @@ class TensorInput:
     """Checks and takes one tensor input.
 
     A planned input is copied into its slot. An unplanned one on the right device is bound as it
-    is, whatever its strides; elsewhere it is copied to where it is needed (DESIGN, P10).
+    is, whatever its strides, unless a reader wants it ``dense``; elsewhere it is copied to where it
+    is needed (DESIGN, P10).
     """
 
-    def __init__(self, table: ValueTable, info: ValueInfo, *, bind: bool) -> None:
+    def __init__(self, table: ValueTable, info: ValueInfo, *, bind: bool, dense: bool) -> None:
         index = info.index
         value = table.plan.values[index]
         assert isinstance(value, Tensor)
@@ -61,6 +62,7 @@ class TensorInput:
         self._slot: torch.Tensor = table.values[index]
         self._device = table.devices[index]
         self._binds = bind
+        self._dense = dense
         self._unbound = value.shape_dynamism is TensorShapeDynamism.DYNAMIC_UNBOUND
         self._static = value.shape_dynamism is TensorShapeDynamism.STATIC
 
@@ -103,9 +105,25 @@ class TensorInput:
             given = given.resolve_conj()
         if given.layout is not torch.strided or given.device != self._slot.device:
             self._refuse_unreadable(given)
-            target = torch.empty(given.shape, dtype=self._dtype, device=self._slot.device)
-            given = target.copy_(given)
+            given = self._dense_copy(given)
+        elif self._dense and not self._lies_dense(given):
+            given = self._dense_copy(given)
         self._slot.set_(given.detach())  # type: ignore[call-overload]
+
+    def _lies_dense(self, given: torch.Tensor) -> bool:
+        strides = dense_strides(given.shape, self._value.dim_order)
+        return all(
+            size <= 1 or got == wanted
+            for size, got, wanted in zip(given.shape, given.stride(), strides, strict=True)
+        )
+
+    def _dense_copy(self, given: torch.Tensor) -> torch.Tensor:
+        """Return a copy on the input's device, dense in its dim order."""
+        strides = dense_strides(given.shape, self._value.dim_order)
+        target = torch.empty_strided(
+            given.shape, strides, dtype=self._dtype, device=self._slot.device
+        )
+        return target.copy_(given)
 
     def _refuse_unreadable(self, given: torch.Tensor) -> None:
         if isinstance(given, FakeTensor):
@@ -247,8 +265,10 @@ def as_tensor(given: Any, what: str, expected: str) -> torch.Tensor:
     )
 
 
-def input_takers(table: ValueTable, inputs: tuple[ValueInfo, ...]) -> list[Put]:
-    """Return one taker for each input of a method."""
+def input_takers(
+    table: ValueTable, inputs: tuple[ValueInfo, ...], dense: frozenset[int]
+) -> list[Put]:
+    """Return one taker for each input; ``dense`` are those that some reader wants dense."""
     steps = table.memory_plan.graph.accesses
     read = frozenset(i for step in steps for i in (*step.reads, *step.updates))
     takers: list[Put] = []
@@ -256,7 +276,7 @@ def input_takers(table: ValueTable, inputs: tuple[ValueInfo, ...]) -> list[Put]:
         index = info.index
         if table.is_tensor(index):
             binds = not table.is_planned(index) and index not in table.constants
-            takers.append(TensorInput(table, info, bind=binds))
+            takers.append(TensorInput(table, info, bind=binds, dense=index in dense))
         else:
             takers.append(ScalarInput(table, info, is_read=index in read))
     return takers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,6 @@ from pteron.executor.nodes import ProgramNodes, check_counts
 from pteron.executor.passes import PASSES, Lowering
 from pteron.format.pte import PteFile
 from pteron.format.schema import (
-    DataLocation,
     DelegateCall,
     Device,
     DeviceType,
@@ -88,6 +88,8 @@ class LoadContext:
     optimize: bool = True
     """Whether constants are folded and copies left out at load."""
     constants: dict[Any, torch.Tensor] = field(default_factory=dict)
+    device_hint: Callable[[str], str | None] = lambda device: None
+    """Says how to do without a device that this machine lacks."""
     shared: dict[Any, Any] = field(default_factory=dict)
     state_domain: dict[Any, Any] = field(default_factory=dict)
     """State that delegates of the program's methods name alike; an independent instance has its
@@ -214,7 +216,7 @@ def _init_delegates(
         device = _delegate_device(context, delegate.compile_spec(TARGET_DEVICE))
         init = BackendInitContext(
             backend_id=delegate.id,
-            processed=_processed(context.pte, plan, number),
+            processed=context.pte.delegate_data(delegate),
             compile_specs=delegate.compile_specs,
             method_name=plan.name,
             delegate_index=number,
@@ -247,13 +249,6 @@ def _init_delegate(backend: Backend, context: BackendInitContext) -> DelegateHan
             f"{type(handle).__name__}"
         )
     return handle
-
-
-def _processed(pte: PteFile, plan: ExecutionPlan, number: int) -> memoryview:
-    reference = plan.delegates[number].processed
-    if reference.location is DataLocation.SEGMENT:
-        return pte.segment(reference.index)
-    return pte.program.backend_delegate_data[reference.index]
 
 
 def _delegate_device(context: LoadContext, spec: bytes | None) -> torch.device:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pteron.errors import NotFoundError, PteronError
+from pteron.errors import DeviceMissingError, NotFoundError, PteronError
 from pteron.executor.nodes import check_operators
 from pteron.format.schema import DelegateCall, ExecutionPlan, Tensor
 from pteron.memory.program_memory import require_allocator
@@ -31,7 +31,10 @@ def check_loadable(context: LoadContext, plan: ExecutionPlan) -> None:
 
 def find_problems(context: LoadContext, plan: ExecutionPlan) -> Iterator[PteronError]:
     """Yield every independent reason why a method cannot be loaded."""
-    yield from _missing_devices(context, plan)
+    for missing in _missing_devices(context, plan):
+        if isinstance(missing, DeviceMissingError):
+            missing.hint = missing.hint or context.device_hint(missing.device)
+        yield missing
     yield from _missing_backends(context, plan)
     try:
         check_operators(plan, context.kernels)

@@ -70,7 +70,7 @@ class Method:
         self._keep_alive = keep_alive
         self._signature = Signature(table.plan)
         self.__signature__ = self._signature.python_signature()
-        self._inputs = input_takers(table, self._signature.inputs)
+        self._inputs = input_takers(table, self._signature.inputs, bound.dense_inputs)
         self._outputs = Outputs(table, bound.file_memory)
         self._blocks = bound.blocks
         self._captured: Captured | None = None

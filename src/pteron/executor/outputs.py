@@ -118,6 +118,7 @@ def _handed_over(table: ValueTable) -> frozenset[int]:
         if table.is_tensor(index)
         and not table.is_planned(index)
         and index not in table.constants
+        and index not in table.state
         and index not in table.moved
         and index not in aliased
     )

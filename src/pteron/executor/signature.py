@@ -145,11 +145,13 @@ def example_value(info: ValueInfo, generator: torch.Generator) -> Any:
         return info.literal
     if dtype.is_floating_point or dtype.is_complex:
         wide = torch.complex64 if dtype.is_complex else torch.float32
-        return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
+        return torch.randn(shape, generator=generator, dtype=wide, device="cpu").to(dtype)
     if dtype in (torch.uint8, torch.int8):
         limits = torch.iinfo(dtype)
-        return torch.randint(limits.min, limits.max + 1, shape, generator=generator).to(dtype)
-    return torch.randint(0, 2, shape, generator=generator).to(dtype)
+        return torch.randint(
+            limits.min, limits.max + 1, shape, generator=generator, device="cpu"
+        ).to(dtype)
+    return torch.randint(0, 2, shape, generator=generator, device="cpu").to(dtype)
 
 
 def is_parameter(name: str) -> bool:

@@ -41,7 +41,7 @@ class Constants(Mapping[str, torch.Tensor]):
         dtype = torch_dtype(tensor)
         strides = dense_strides(tensor.sizes, tensor.dim_order)
         if not data:
-            return torch.empty(tensor.sizes, dtype=dtype)
+            return torch.empty(tensor.sizes, dtype=dtype, device="cpu")
         return flat_tensor(memoryview(data), dtype).to(dtype).as_strided(tensor.sizes, strides)
 
     def __contains__(self, name: object) -> bool:

@@ -20,7 +20,7 @@ from pteron.errors import InvalidProgramError, PteronError
 from pteron.format.flatbuffer import Flatbuffer
 from pteron.format.foreign import HEAD_BYTES, recognise
 from pteron.format.program_tables import read_program
-from pteron.format.schema import Program
+from pteron.format.schema import BackendDelegate, DataLocation, Program
 from pteron.format.source import ByteSource
 from pteron.limits import MAX_FILE_BYTES
 
@@ -68,6 +68,13 @@ class PteFile:
         segment = self.program.segments[index]
         begin = self.start + self.segment_base_offset + segment.offset
         return self.source.view[begin : begin + segment.size]
+
+    def delegate_data(self, delegate: BackendDelegate) -> memoryview:
+        """Return a delegate's blob, as a view."""
+        reference = delegate.processed
+        if reference.location is DataLocation.SEGMENT:
+            return self.segment(reference.index)
+        return self.program.backend_delegate_data[reference.index]
 
     def segment_problem(self, index: int) -> str | None:
         """Say why a segment cannot be read, or return None."""

@@ -20,6 +20,7 @@ from pteron.kernels.aten_audited import AUDITED
 from pteron.kernels.aten_tables import FAST, FAST_NN, RANDOM, SPECIAL
 from pteron.kernels.aten_views import VIEW_LISTS, VIEWS, copies_of, copy_of
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
+from pteron.kernels.result_sizes import BOUNDED, RESULT_SIZES
 from pteron.kernels.write import write_list
 
 _Converter = Callable[[Any], Any]
@@ -74,7 +75,9 @@ def _with_facts(kernel: Kernel) -> Kernel:
     namespace, _, name = kernel.name.partition("::")
     if namespace != "aten":
         return kernel
-    facts: dict[str, Any] = {"replaces": True} if name in _REPLACES else {}
+    facts: dict[str, Any] = {"bounded": name in BOUNDED, "result_sizes": RESULT_SIZES.get(name)}
+    if name in _REPLACES:
+        facts["replaces"] = True
     if name in _ALSO_WRITTEN:
         kernel = replace(kernel, also_mutates=_ALSO_WRITTEN[name])
     if name in AUDITED:

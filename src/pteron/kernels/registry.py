@@ -101,6 +101,11 @@ class Kernel:
     """Whether the function, called on tensors without values, gives results of the right shapes and
     does nothing else: those of torch's own operators."""
 
+    result_sizes: Callable[..., Sequence[tuple[int, ...]]] | None = None
+    """Takes the inputs, the sizes of each tensor in its place, and returns those of the results."""
+    bounded: bool = False
+    """Whether no result has more elements than an argument."""
+
     prepare: Prepare | None = None
     """Makes a call for one instruction's own tensors, or returns None to be called as usual."""
 

@@ -231,11 +231,12 @@ def _conventional(plan: ExecutionPlan, name: str, args: Sequence[int]) -> Effect
             repeats=((last, 0),) if last else (),
             assumed=not trusted,
         )
-    first = _first_out(plan, args) if _is_out(overload) else last
-    writes = tuple(range(first, last + (0 if _is_out(overload) and first < last else 1)))
+    is_out = _is_out(overload)
+    first = _first_out(plan, args) if is_out else last
+    writes = tuple(range(first, last + (0 if is_out and first < last else 1)))
     if name in _PLACEHOLDERS:
         writes = ()
-    if not trusted or not (_is_out(overload) or name in _ALSO_CHANGED or base in _FUNCTIONAL):
+    if not trusted or not (is_out or name in _ALSO_CHANGED or base in _FUNCTIONAL):
         return Effects(first, writes=writes, updates=tuple(range(first)), assumed=True)
     also = tuple(p for p in _ALSO_CHANGED.get(name, ()) if p < first)
     return Effects(first, writes=writes, updates=also)
@@ -244,9 +245,16 @@ def _conventional(plan: ExecutionPlan, name: str, args: Sequence[int]) -> Effect
 _FUNCTIONAL = frozenset({"executorch::alias"})
 
 
+_OUT_OVERLOADS = frozenset(
+    "out output L OutScalar_Other OutScalar_Self OutTensor Q U X a dim_max dim_min dim_values "
+    "eigenvalues eigvals grad_input inverse result sign values values_stable".split()
+)
+"""Overloads of ATen with out tensors whose names do not end in ``out``."""
+
+
 def _is_out(overload: str) -> bool:
     return (
-        overload in ("out", "output")
+        overload in _OUT_OVERLOADS
         or overload.endswith(("_out", "_output"))
         or overload.startswith("out_")
     )

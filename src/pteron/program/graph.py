@@ -199,26 +199,52 @@ class Graph:
                     found.add(index)
         return frozenset(found)
 
+    @cached_property
+    def shadowed(self) -> frozenset[int]:
+        """The tensors at whose place a delegate may read: another value there, that nothing set.
+
+        Such a value is a silent view or a result of the delegate; the file does not say which.
+        """
+        places = {}
+        written = set(self.plan.inputs)
+        for instruction, step in zip(self.plan.instructions, self.accesses, strict=True):
+            if not isinstance(instruction, DelegateCall):
+                written.update((*step.writes, *step.updates))
+        for index in self.in_delegates - written:
+            place = _place(self.plan, index)
+            if place is not None:
+                places[place] = index
+        return frozenset(
+            index
+            for index in range(len(self.plan.values))
+            if places and places.get(_place(self.plan, index) or (0, 0, 0), index) != index
+        )
+
     # -- bytes -------------------------------------------------------------------------------------
 
     @cached_property
-    def _places(self) -> tuple[tuple[PlaceRead, ...], tuple[PlaceWrite, ...]]:
-        return _Places(self).follow() if self.straight else ((), ())
+    def _places(self) -> _Places:
+        places = _Places(self)
+        if self.straight:
+            places.follow()
+        return places
 
     @property
     def place_reads(self) -> tuple[PlaceRead, ...]:
         """The reads that find what another value left, in order; none if not ``straight``."""
-        return self._places[0]
+        return tuple(self._places.reads)
 
     @property
     def place_writes(self) -> tuple[PlaceWrite, ...]:
         """The results that lie over part of an argument; none if not ``straight``."""
-        return self._places[1]
+        return tuple(self._places.writes)
 
     @cached_property
     def last_needed(self) -> list[int]:
         """When what was written through each value is last read, through whichever value."""
         last = list(self.last)
+        for value, owner in self._places.joined.items():
+            last[owner] = max(last[owner], last[value])
         for read in self.place_reads:
             for owner in read.owners:
                 last[owner] = max(last[owner], read.time)
@@ -352,10 +378,12 @@ class _Places:
             _place(graph.plan, index) for index in range(len(graph.plan.values))
         ]
         self._same = dict(graph.repeats)
-        self._reads: list[PlaceRead] = []
-        self._writes: list[PlaceWrite] = []
+        self.reads: list[PlaceRead] = []
+        self.writes: list[PlaceWrite] = []
+        self.joined: dict[int, int] = {}
+        """Silent views that something may write to: what is written is written to the owner."""
 
-    def follow(self) -> tuple[tuple[PlaceRead, ...], tuple[PlaceWrite, ...]]:
+    def follow(self) -> None:
         graph = self._graph
         known = bytearray(len(self._plan.values))
         for index in (*graph.state, *self._plan.inputs):
@@ -372,7 +400,8 @@ class _Places:
                 self._read(number, index)
             for index in step.updates:
                 if not step.overwrites:
-                    self._read(number, index)
+                    self._read(number, index, certain=not step.assumed)
+                self._join(index, known)
             if step.aliases:
                 self._view(step, known)
                 continue
@@ -385,15 +414,13 @@ class _Places:
                 known[index] = 1
         for index in (*graph.outputs, *graph.state):
             self._read(graph.end, index)
-        return tuple(self._reads), tuple(self._writes)
 
     def _view(self, step: Access, known: bytearray) -> None:
         """Put a view where its source is: running the instruction does."""
         for index in step.writes:
             if step.reads and index != step.reads[0]:
-                source = self._root(step.reads[0])
-                self._same[index] = source
-                self._spans[index] = self._spans[source]
+                self._same[index] = self._root(step.reads[0])
+                self._spans[index] = self._spans[step.reads[0]]
             known[index] = 1
 
     def _join_state(self) -> None:
@@ -420,9 +447,22 @@ class _Places:
         )
         for position, index in enumerate(args):
             self._read(number, index, certain=position <= last_input)
+            if position < len(args) - 1:  # the last one is a result
+                self._join(index, known)
         for index in args:
             self._write(index)
             known[index] = 1
+
+    def _join(self, index: int, known: bytearray) -> None:
+        """Take a silent view that is about to be written to for the value that it views."""
+        span = self._spans[index]
+        if known[index] or span is None or span[0] not in self._owners:
+            return
+        owners, whole = self._owners[span[0]].read(span[1], span[2])
+        if whole and len(owners) == 1 and owners[0] != index:
+            base = self._spans[owners[0]]
+            if base is not None and _nest(span, base):
+                self._same[index] = self.joined[index] = owners[0]
 
     def _is_given(self, index: int, known: bytearray) -> bool:
         value = self._plan.values[index]
@@ -437,7 +477,7 @@ class _Places:
             if other is None or other[0] != span[0] or argument == index:
                 continue
             if other[1] < span[2] and span[1] < other[2] and not _nest(span, other):
-                self._writes.append(PlaceWrite(number, index, argument))
+                self.writes.append(PlaceWrite(number, index, argument))
 
     def _write(self, index: int) -> None:
         span = self._spans[index]
@@ -458,7 +498,7 @@ class _Places:
         found, whole = ((), False) if spans is None else spans.read(span[1], span[2])
         if found:
             owners = tuple(index if owner == root else owner for owner in found)
-            self._reads.append(PlaceRead(time, index, owners, whole, certain))
+            self.reads.append(PlaceRead(time, index, owners, whole, certain))
 
 
 def _nest(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:

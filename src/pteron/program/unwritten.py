@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pteron.format.schema import DelegateCall, ExecutionPlan, Tensor
+from pteron.format.schema import DelegateCall, ExecutionPlan, JumpFalseCall, Tensor
 from pteron.program.effects import Access, expand_all
 
 
@@ -72,6 +72,8 @@ def find_unwritten(
             elif not step.assumed and viewed.get(index, index) in constants:
                 state.add(viewed.get(index, index))
         written.update(step.writes, step.updates)
+    if any(isinstance(instruction, JumpFalseCall) for instruction in plan.instructions):
+        state |= overwritten  # it may not run, and then the old value is read
     state |= overwritten - read_after_overwrite - outputs
     state |= {index for index in outputs if index in candidates and index not in written}
     aliases = _overlapping(plan, state - declared, (written | inputs) - state - declared)

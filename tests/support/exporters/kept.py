@@ -26,6 +26,13 @@ INDEX = FOLDER / "index.json"
 
 ALL: dict[str, Architecture] = {**ARCHITECTURES, **MORE}
 FORMS = ("portable", "xnnpack", "static_int8")
+INT8 = ["bert", "vit", "resnet18", "lstm", "two_methods"]
+"""The architectures that are quantized as well."""
+
+
+def names(form: str) -> list[str]:
+    """Return the architectures that every exporter is asked for in that form."""
+    return INT8 if form == "static_int8" else list(ALL)
 
 
 @dataclass(frozen=True, slots=True)

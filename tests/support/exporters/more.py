@@ -41,6 +41,7 @@ def add(name: str, **facts: Any) -> Callable[[Callable[[], Any]], Any]:
     """Put a maker into the table."""
 
     def decorate(make: Callable[[], Any]) -> Any:
+        facts["tags"] = frozenset(facts.get("tags", ()))
         MORE[name] = Architecture(name, lambda full: make(), **facts)
         return make
 
@@ -105,11 +106,29 @@ def distilbert() -> Any:
     return masked_text(DistilBertModel(config))
 
 
-@add("llama")
-def llama() -> Any:
-    from transformers.models.llama import LlamaConfig, LlamaForCausalLM
+class CountingAttention(nets.CachedAttention):
+    """Attention over a cache whose length so far is in a buffer without dimensions."""
 
-    return text(LlamaForCausalLM(LlamaConfig(**DECODER)))
+    def __init__(self, width: int, heads: int, kv_heads: int, length: int) -> None:
+        super().__init__(width, heads, kv_heads, length)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(
+        self, x: Tensor, position: Tensor, cos: Tensor, sin: Tensor, mask: Tensor
+    ) -> Tensor:
+        self.count.copy_(position[0])
+        place = torch.arange(x.shape[1]) + self.count
+        self.count.add_(x.shape[1])
+        return super().forward(x, place, cos, sin, mask)
+
+
+@add("counting_cache", tags=("state",))
+def counting_cache() -> Any:
+    net = nets.Llama(layers=1, length=24)
+    for block in net.blocks:
+        block.attention = CountingAttention(32, 4, 2, 24)
+    places = (0, 1, 2, 3, 9, 4, 15, 0)
+    return forward(net, *((tokens(64, 1, 1), torch.tensor([place])) for place in places))
 
 
 @add("qwen2")
@@ -117,13 +136,6 @@ def qwen2() -> Any:
     from transformers.models.qwen2 import Qwen2Config, Qwen2ForCausalLM
 
     return text(Qwen2ForCausalLM(Qwen2Config(**DECODER)), batch=2)
-
-
-@add("qwen3")
-def qwen3() -> Any:
-    from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
-
-    return text(Qwen3ForCausalLM(Qwen3Config(**DECODER, head_dim=8)))
 
 
 @add("gemma2")
@@ -156,22 +168,6 @@ def segformer() -> Any:
     return forward(Picked(awake(model), "pixel_values", ("logits",)), *images(1, 3, 64, 64))
 
 
-@add("mobilevit")
-def mobilevit() -> Any:
-    from transformers.models.mobilevit import MobileViTConfig, MobileViTForImageClassification
-
-    config = MobileViTConfig(
-        image_size=64,
-        hidden_sizes=[8, 8, 12],
-        neck_hidden_sizes=[8, 8, 8, 8, 8, 8, 16],
-        expand_ratio=2.0,
-        num_attention_heads=2,
-        mlp_ratio=2.0,
-    )
-    model = MobileViTForImageClassification(config)
-    return forward(Picked(awake(model), "pixel_values", ("logits",)), *images(1, 3, 64, 64))
-
-
 @add("swin")
 def swin() -> Any:
     from transformers.models.swin import SwinConfig, SwinForImageClassification
@@ -187,38 +183,6 @@ def swin() -> Any:
     )
     model = Picked(awake(SwinForImageClassification(config)), "pixel_values", ("logits",))
     return forward(model, *images(1, 3, 32, 32))
-
-
-@add("deit")
-def deit() -> Any:
-    from transformers.models.deit import DeiTConfig, DeiTModel
-
-    config = DeiTConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        image_size=32,
-        patch_size=8,
-    )
-    model = Picked(awake(DeiTModel(config)), "pixel_values", ("last_hidden_state",))
-    return forward(model, *images(2, 3, 32, 32))
-
-
-@add("clip_text")
-def clip_text() -> Any:
-    from transformers.models.clip import CLIPTextConfig, CLIPTextModel
-
-    config = CLIPTextConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=16,
-        eos_token_id=63,
-    )
-    return text(CLIPTextModel(config), "last_hidden_state", batch=2)
 
 
 @add("wav2vec2")

@@ -12,6 +12,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from pteron.backends.cuda.blob import WeightEntry
 from pteron.errors import (
     DelegateInvalidCompatibilityError,
@@ -19,10 +21,9 @@ from pteron.errors import (
     MemoryAllocationFailedError,
 )
 from pteron.format.schema import DeviceType
+from pteron.memory.host_view import flat_tensor
 
 if TYPE_CHECKING:
-    import torch
-
     from pteron.backends.cuda.container import ContainerConstant
     from pteron.backends.interface import BackendInitContext
 
@@ -42,10 +43,6 @@ class Storage:
 
     def reset(self) -> None:
         """Write the first bytes again, in place: addresses stay what they are."""
-        import torch
-
-        from pteron.memory.host_view import flat_tensor
-
         if self.bytes.numel():
             self.bytes.copy_(flat_tensor(self.initial, torch.uint8))
 
@@ -81,8 +78,6 @@ class Constants:
         A container never lets go of the tensors it was given (``MaybeOwningAtenTensorHandle`` in
         torch's ``aoti_runtime/utils.h``), so the memory is taken out of them.
         """
-        import torch
-
         with torch.inference_mode():
             for tensor in self.tensors.values():
                 tensor.set_()  # type: ignore[call-overload]
@@ -130,8 +125,6 @@ def _storage(
     context: BackendInitContext, store: dict[Any, Any], entry: WeightEntry, where: str
 ) -> Storage:
     """Return the one storage of a key in a store, making it if nobody holds it now."""
-    import torch
-
     device = context.device if entry.device_type is DeviceType.CUDA else torch.device("cpu")
     storages = store.setdefault(_STORAGES, weakref.WeakValueDictionary())
     key = (str(device), entry.storage_key)
@@ -156,8 +149,6 @@ def _allocate(
 
 
 def _view(entry: WeightEntry, memory: torch.Tensor) -> torch.Tensor:
-    import torch
-
     dtype = getattr(torch, entry.scalar_type.torch_name)
     tensor = torch.empty(0, dtype=dtype, device=memory.device)
     return tensor.set_(memory.untyped_storage(), entry.storage_offset, entry.sizes, entry.strides)

@@ -7,8 +7,9 @@ datatype. It allows more where a file holds all that is needed for the right res
 - 8-bit values that only move (transpose, slice, concatenate, ...) to another scale;
 - floats of different widths in one layer.
 
-It allows less where no exporter writes a combination: arithmetic on int32, matrix products of
-values that are quantized at run time, TensorFlow's paddings and its old way to resize.
+It allows less where no exporter writes a combination: arithmetic on int32 and conversions of it,
+functions from float32 to bfloat16 and back, matrix products of values that are quantized at run
+time, TensorFlow's paddings and its old way to resize.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ class Lowering:
         self.graph: Graph = table.memory_plan.graph
         self.allocator = allocator
         self.binder = KernelBinder(table)
+        self._all_nodes = tuple(nodes)
         self.nodes = list(nodes)
         """Those that still run, in order."""
         self.left_out: dict[int, LeftOut] = {}
@@ -77,7 +78,7 @@ class Lowering:
     def writers(self) -> dict[int, list[int]]:
         """The instructions that may write each value; a delegate, unless its handle says not."""
         found: dict[int, list[int]] = {}
-        for node in self.nodes:
+        for node in self._all_nodes:
             changed = (*node.access.writes, *node.access.updates)
             if isinstance(node.instruction, DelegateCall):
                 changed = self._changed_by(node.instruction)
@@ -93,14 +94,14 @@ class Lowering:
 
     @cached_property
     def nodes_by_number(self) -> dict[int, Node]:
-        """The instructions by number, those that were left out since included."""
-        return {node.number: node for node in self.nodes}
+        """All instructions by number, those that were left out included."""
+        return {node.number: node for node in self._all_nodes}
 
     @cached_property
     def _dense_readers(self) -> frozenset[int]:
         """The values that some reader wants dense, as the plan lays them out."""
         found: set[int] = set()
-        for node in self.nodes:
+        for node in self._all_nodes:
             kernel = node.kernel
             if isinstance(node.instruction, DelegateCall) or kernel is None:
                 found.update(node.access.reads)
@@ -117,7 +118,7 @@ class Lowering:
     def views(self) -> dict[int, list[int]]:
         """The values that lie in each value's memory: its ``et_view`` results and silent views."""
         found: dict[int, list[int]] = {}
-        for node in self.nodes:
+        for node in self._all_nodes:
             if node.kernel is not None and node.kernel.style is Style.VIEW:
                 found.setdefault(node.args[0], []).append(node.args[-1])
         for view, source in self.graph.view_sources.items():
@@ -171,6 +172,12 @@ class Lowering:
         found = self.table.values[index]
         assert isinstance(found, torch.Tensor)
         return found
+
+    def planned_slot(self, index: int) -> torch.Tensor:
+        """Return a tensor over the planned bytes of a value, which may have left them."""
+        value = self.plan.values[index]
+        assert isinstance(value, Tensor)
+        return self.allocator.slot(self.table.memory_plan.slots[index], value)
 
     def sizes(self, index: int) -> tuple[int, ...]:
         """Return the planned sizes of a tensor value."""
