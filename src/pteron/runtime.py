@@ -197,12 +197,10 @@ class Program:
         paths = _paths_of(self._sources)
         if paths is not None:
             method._reopen = Reopening(paths, self._settings).method
-        logger.info(
-            "loaded method %r in %.3g ms: %s",
-            name,
-            1e3 * (time.perf_counter() - begin),
-            _load_text(plan, method),
-        )
+        if logger.isEnabledFor(logging.INFO):
+            taken_ms = 1e3 * (time.perf_counter() - begin)
+            text = _load_text(plan, method, self._load_context())
+            logger.info("loaded method %r in %.3g ms: %s", name, taken_ms, text)
         return method
 
     def _device_hint(self, device: str) -> str:
@@ -421,10 +419,8 @@ class Reopening:
         return method
 
 
-def _load_text(plan: ExecutionPlan, method: pteron.Method) -> str:
+def _load_text(plan: ExecutionPlan, method: pteron.Method, context: LoadContext) -> str:
     """Say what a method that was just loaded consists of, for the log."""
-    from pteron.backends.registry import runtime_of
-
     kernels = {
         plan.operators[one.op_index].full_name
         for one in plan.instructions
@@ -432,7 +428,8 @@ def _load_text(plan: ExecutionPlan, method: pteron.Method) -> str:
     }
     parts = [f"{len(plan.instructions)} instructions, {len(kernels)} kernels"]
     for number, delegate in enumerate(plan.delegates):
-        parts.append(f"delegate {number} ({delegate.id}) runs in {runtime_of(delegate.id)}")
+        backend = type(context.backends.find(delegate.id)).__qualname__
+        parts.append(f"delegate {number} ({delegate.id}) is run by {backend}")
     parts += [
         f"buffer {buffer.buffer} takes {buffer.allocated_bytes:,} bytes on {buffer.device}"
         for buffer in method.memory

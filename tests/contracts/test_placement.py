@@ -447,7 +447,7 @@ def test_a_delegate_says_at_load_that_it_cannot_run_where_it_was_sent() -> None:
     [
         ({"gpu": "cpu"}, "device_map: 'gpu' is not a tag that a program can have"),
         ({"cuda:x": "cpu"}, "device_map: 'cuda:x' is not a tag"),
-        ({"cuda": "nowhere"}, "device_map: 'nowhere' is no device of torch"),
+        ({"cuda": "nowhere"}, "device_map: 'nowhere' is not a device that torch knows"),
     ],
 )
 def test_a_wrong_device_map_is_refused(mapping: dict[str, Any], text: str) -> None:
