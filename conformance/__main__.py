@@ -32,9 +32,8 @@ RUNTIMES = ("wheel", "pteron")
 ENDED = (0, 1, 5)
 """pytest ran all there was: none failed, some did, there was nothing left."""
 
-PTERON_OPTIONS = (
-    "-p",
-    "pteron.compat.pytest_plugin",
+PLUGIN = ("-p", "pteron.compat.pytest_plugin")
+DEMO_BACKENDS = (
     "--pteron-backend",
     "conformance.backends:DemoBackend",
     "--pteron-backend",
@@ -71,7 +70,9 @@ def run(suite: Suite, runtime: str, base: Path, processes: int = 1) -> None:
         command = [sys.executable, "-m", "pytest", "-q", "--show-capture=no"]
         command += ["-c", str(HERE / "pytest.ini"), "--rootdir", str(base)]
         command += ["-p", "conformance.plugin", "--outcomes", str(part), "--done", str(done)]
-        command += [*(PTERON_OPTIONS if runtime == "pteron" else ()), *arguments]
+        if runtime == "pteron":
+            command += [*PLUGIN, *(() if suite.plugin_alone else DEMO_BACKENDS)]
+        command += arguments
         parts = (ROOT, ROOT / "src", ROOT / "tests", os.environ.get("PYTHONPATH", ""))
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(str(part) for part in parts if str(part)),

@@ -15,6 +15,9 @@ class Suite:
     options: tuple[str, ...] = ()
     quick: bool = False
     """Whether it takes about a minute."""
+    plugin_alone: bool = False
+    """Whether pteron's plugin is all it needs; other suites may call delegates of the peer's tests,
+    which ``conformance/backends.py`` runs."""
     snapshot: bool = False
     """Whether the wheel lacks the files: they are taken from a checkout (``--snapshot``)."""
 
@@ -68,6 +71,7 @@ SUITES: tuple[Suite, ...] = (
         "the binding surface: both loaders, error classes, metadata, data files, devices",
         ("extension/pybindings/test/test_pybindings.py",),
         quick=True,
+        plugin_alone=True,
     ),
     Suite(
         "backend names",

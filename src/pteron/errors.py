@@ -4,11 +4,15 @@
     ├── InternalError                          0x01   RuntimeError
     ├── InvalidStateError                      0x02   RuntimeError
     ├── NotSupportedError                      0x10   RuntimeError
+    │   ├── NotSupportedShapeError             0x10   ValueError
+    │   └── PackageMissingError                0x10   ImportError
     ├── InvalidArgumentError                   0x12   ValueError
+    │   └── MetadataIndexError                 0x12   IndexError
     ├── InvalidTypeError                       0x13   TypeError
     ├── OperatorMissingError                   0x14   LookupError
-    ├── NotFoundError                          0x20   LookupError
-    │   └── BackendMissingError                0x20
+    ├── NotFoundError                          0x20   KeyError
+    │   ├── BackendMissingError                0x20
+    │   └── DeviceMissingError                 0x20
     ├── MemoryAllocationFailedError            0x21   MemoryError
     ├── AccessFailedError                      0x22   OSError
     │   ├── ProgramNotFoundError               0x22   FileNotFoundError
@@ -22,11 +26,13 @@
     └── DelegateInvalidHandleError             0x32   RuntimeError
 
 The codes are ExecuTorch's (``runtime/core/error.h``); ``error.code`` is the number.
+``error.message`` is what happened, and ``error.hint`` what to do about it, or None. An
+AccessFailedError has the ``filename`` and ``errno`` of an OSError.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "AccessFailedError",
@@ -34,6 +40,7 @@ __all__ = [
     "DelegateInvalidCompatibilityError",
     "DelegateInvalidHandleError",
     "DelegateMemoryAllocationFailedError",
+    "DeviceMissingError",
     "InternalError",
     "InvalidArgumentError",
     "InvalidExternalDataError",
@@ -41,10 +48,13 @@ __all__ = [
     "InvalidStateError",
     "InvalidTypeError",
     "MemoryAllocationFailedError",
+    "MetadataIndexError",
     "NotFoundError",
     "NotSupportedError",
+    "NotSupportedShapeError",
     "OperatorMissingError",
     "OutOfResourcesError",
+    "PackageMissingError",
     "ProgramIsADirectoryError",
     "ProgramNotFoundError",
     "ProgramPermissionError",
@@ -55,17 +65,20 @@ __all__ = [
 class PteronError(Exception):
     """Base of every error that a user or a file can cause.
 
-    ``message`` says what was found, what was allowed and where; ``hint``, if there is one,
-    is the way out. Outer layers add context with :meth:`add_context`; the first text stays.
+    ``message`` says what was found, what is allowed and where; ``hint`` says what to do, or is
+    None. Outer layers add context with :meth:`add_context`; the first text stays. ``problems`` are
+    the errors that this one reports together, or empty if it is about one problem.
     """
 
     code: ClassVar[int] = 0x01
+    """ExecuTorch's number for this kind of error."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.context: list[str] = []
+        self.problems: tuple[PteronError, ...] = ()
 
     def add_context(self, line: str) -> None:
         """Add one line that says where in a larger task the error happened."""
@@ -96,10 +109,36 @@ class NotSupportedError(PteronError, RuntimeError):
     code = 0x10
 
 
+class NotSupportedShapeError(NotSupportedError, ValueError):
+    """Refuse an input of a shape that the program was not exported for."""
+
+
+class PackageMissingError(NotSupportedError, ImportError):
+    """Name a package that is not installed."""
+
+
+def missing_package(error: ModuleNotFoundError, what: str) -> ImportError:
+    """Return the error for a package that ``what`` needs; one of pteron's own is our bug."""
+    package = (error.name or "").partition(".")[0]
+    if not package or package == "pteron":
+        return error
+    return PackageMissingError(
+        f"{what} needs the package {package}",
+        hint=f"pip install {_PIP_NAMES.get(package, package)}",
+    )
+
+
+_PIP_NAMES = {"PIL": "pillow"}
+
+
 class InvalidArgumentError(PteronError, ValueError):
     """Refuse a caller's value, or name a value that a kernel refused."""
 
     code = 0x12
+
+
+class MetadataIndexError(InvalidArgumentError, IndexError):
+    """Refuse an index that no input, output, attribute or buffer has."""
 
 
 class InvalidTypeError(PteronError, TypeError):
@@ -114,14 +153,23 @@ class OperatorMissingError(PteronError, LookupError):
     code = 0x14
 
 
-class NotFoundError(PteronError, LookupError):
-    """Name a method, key, device or backend that is not there."""
+class NotFoundError(PteronError, KeyError):
+    """Name a method, input, key, device or backend that does not exist."""
 
     code = 0x20
 
 
 class BackendMissingError(NotFoundError):
     """Name a delegate that no registered backend runs."""
+
+
+class DeviceMissingError(NotFoundError):
+    """Name a device that this machine does not have."""
+
+    def __init__(self, message: str, *, hint: str | None = None, device: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.device = device
+        """The device, such as ``cuda:0``."""
 
 
 class MemoryAllocationFailedError(PteronError, MemoryError):
@@ -131,9 +179,31 @@ class MemoryAllocationFailedError(PteronError, MemoryError):
 
 
 class AccessFailedError(PteronError, OSError):
-    """Report a file that cannot be read."""
+    """Report a file that cannot be read or written.
+
+    ``filename`` and ``errno`` are those of an OSError, or None.
+    """
 
     code = 0x22
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        filename: str | None = None,
+        errno: int | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.filename = filename
+        self.errno = errno
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            _access_failed_again,
+            (type(self), self.message, self.filename, self.errno),
+            vars(self),
+        )
 
 
 class ProgramNotFoundError(AccessFailedError, FileNotFoundError):
@@ -146,6 +216,13 @@ class ProgramIsADirectoryError(AccessFailedError, IsADirectoryError):
 
 class ProgramPermissionError(AccessFailedError, PermissionError):
     """Name a path that this user cannot read."""
+
+
+def _access_failed_again(
+    kind: type[AccessFailedError], message: str, filename: str | None, errno: int | None
+) -> AccessFailedError:
+    """Rebuild an error from a pickle: an OSError keeps two attributes outside of its dict."""
+    return kind(message, filename=filename, errno=errno)
 
 
 class InvalidProgramError(PteronError, ValueError):

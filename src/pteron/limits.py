@@ -18,9 +18,6 @@ MAX_ARGUMENTS_PER_CALL: Final = 65_536
 MAX_ARGUMENTS_PER_METHOD: Final = 20_000_000
 """Values named by all calls of a method, lists counted by their items: two million calls of ten."""
 
-MAX_VALUES_IN_USE: Final = 65_536
-"""Planned values that are in use at one instruction."""
-
 MAX_OPERATORS_PER_METHOD: Final = 65_536
 MAX_DELEGATES_PER_METHOD: Final = 65_536
 MAX_SEGMENTS: Final = 1_000_000
@@ -35,6 +32,9 @@ MAX_ARENA_BYTES: Final = 1 << 42
 """One planned buffer (4 TiB): above any machine, so that a sum of buffers stays meaningful."""
 
 MAX_TENSOR_BYTES: Final = 1 << 42
+
+MAX_FILE_BYTES: Final = 1 << 45
+"""A header that announces more (32 TiB) is damaged; one that announces less was cut short."""
 
 JUMP_BUDGET: Final = 100_000_000
 """Jumps that one execution may take before it is stopped as endless."""

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch.utils._pytree as pytree
 
+from pteron.backends.interface import Backend
 from pteron.errors import InvalidArgumentError, NotFoundError
+from pteron.executor.signature import Signature, ValueInfo, is_parameter, parameter
 from pteron.format.schema import ExecutionPlan
 from pteron.format.source import SourceData
-from pteron.runtime import DataPaths, Program, Runtime
+from pteron.memory.device_map import DeviceMapping
+from pteron.program.signature import nearest
+from pteron.runtime import DataPaths, NativeCode, Program, Runtime, no_such_method
 
 if TYPE_CHECKING:
-    from pteron.backends.interface import Backend
     from pteron.executor.method import Method
-    from pteron.memory.device_map import DeviceMapping
 
 
 class Module:
     """Owns a program and calls its methods with nested arguments.
 
-    The file holds the pytree specs of the exported module's arguments and results
-    (``container_meta_type`` in ``program.fbs``); a method without them takes its inputs in a row
-    and returns a list. ``module(x)`` runs ``forward``; ``module.name(x)`` runs method ``name``.
+    ``module(x)`` runs ``forward``; ``module.name(x)`` runs method ``name``. Arguments and results
+    are those of the model that was exported: the file holds their pytree specs
+    (``container_meta_type`` in ``program.fbs``). A method without specs takes its inputs in order,
+    or by name, and returns a list. ``help(module.forward)`` shows a method's signature.
     """
 
     def __init__(
@@ -33,7 +36,8 @@ class Module:
         data_path: DataPaths = None,
         *,
         device_map: DeviceMapping | None = None,
-        native_code: str = "allow",
+        native_code: NativeCode = "allow",
+        optimize: bool = True,
         kernels: Mapping[str, Callable[..., Any]] | None = None,
         backends: Mapping[str, Backend | str] | None = None,
     ) -> None:
@@ -42,6 +46,7 @@ class Module:
             data_path=data_path,
             device_map=device_map,
             native_code=native_code,
+            optimize=optimize,
             kernels=kernels,
             backends=backends,
         )
@@ -69,16 +74,34 @@ class Module:
 
     def __getattr__(self, name: str) -> Any:
         program = self.__dict__.get("_program")
-        if program is not None and name in program.method_names:
-            return partial(self.run_method, name)
+        if program is not None:
+            if name in program.method_names:
+                return self._function(name)
+            if name == "__signature__" and "forward" in program.method_names:
+                return self._containers("forward").signature()
         raise AttributeError(f"{type(self).__name__!r} has no attribute or method {name!r}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.method_names})
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        """Return a method as a function, with its signature and documentation."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return self.run_method(name, *args, **kwargs)
+
+        containers = self._containers(name)
+        run.__name__ = name
+        run.__qualname__ = f"Module.{name}"
+        run.__doc__ = containers.documentation()
+        run.__signature__ = containers.signature()  # type: ignore[attr-defined]
+        return run
 
     def _containers(self, name: str) -> _Containers:
         if name not in self._specs:
             plans = {plan.name: plan for plan in self._program.pte.program.execution_plan}
             if name not in plans:
-                known = ", ".join(sorted(plans)) or "none"
-                raise NotFoundError(f"the program has no method {name!r}; it has: {known}")
+                raise no_such_method(name, plans)
             self._specs[name] = _Containers(plans[name])
         return self._specs[name]
 
@@ -99,6 +122,20 @@ class Module:
     def __repr__(self) -> str:
         return f"<pteron.Module of {self._program!r}>"
 
+    def _repr_html_(self) -> str:
+        return self._program._repr_html_()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_program, (self._program,)
+
+
+def _from_program(program: Program) -> Module:
+    """Return a module over an open program, from a pickle."""
+    module = Module.__new__(Module)
+    module._program = program
+    module._specs = {}
+    return module
+
 
 class _Containers:
     """Flattens arguments and rebuilds results as one method's pytree specs say."""
@@ -106,33 +143,115 @@ class _Containers:
     def __init__(self, plan: ExecutionPlan) -> None:
         meta = plan.container_meta_type
         self._name = plan.name
-        self._inputs = _spec(meta.encoded_inp_str) if meta is not None else None
+        self._what = f"method {plan.name!r}"
+        self._flat = Signature(plan)
         self._outputs = _spec(meta.encoded_out_str) if meta is not None else None
-        self._num_inputs = len(plan.inputs)
-        self._num_outputs = len(plan.outputs)
+        inputs = _spec(meta.encoded_inp_str) if meta is not None else None
+        fits = inputs is not None and inputs.num_leaves == len(plan.inputs)
+        self._inputs = inputs if fits else None
+        self._args: list[Any] = []
+        self._kwargs: dict[str, Any] = {}
+        """Positions of the inputs, nested as the arguments are."""
+        if self._inputs is not None:
+            positions = pytree.tree_unflatten(range(len(plan.inputs)), self._inputs)
+            self._args, self._kwargs = list(positions[0]), positions[1]
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Return the arguments in a row; one of another structure is refused, with both shown."""
+        """Return the arguments in a row; one of another structure is refused."""
         wanted = self._inputs
-        if wanted is None or wanted.num_leaves != self._num_inputs:
-            if kwargs:
-                raise InvalidArgumentError(
-                    f"method {self._name!r}: the file does not name its inputs; give them in a row"
-                )
-            return list(args)
-        leaves, given = pytree.tree_flatten((args, self._ordered(wanted, kwargs)))
+        if wanted is None:
+            return self._flat.of_call(args, kwargs) if kwargs else list(args)
+        self._check_names(args, kwargs)
+        ordered = {name: kwargs[name] for name in self._kwargs}
+        leaves, given = pytree.tree_flatten((args, ordered))
         if given != wanted:
-            raise InvalidArgumentError(
-                f"method {self._name!r} takes arguments of the form {_shown(wanted)}, got "
-                f"{_shown(given)}"
-            )
+            raise InvalidArgumentError(self._structure_text(args, ordered))
         return list(leaves)
 
+    def _check_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse too many or too few arguments, and names that the model does not have."""
+        for name in kwargs:
+            if name not in self._kwargs:
+                near = nearest(name, self._kwargs)
+                meant = f" (did you mean {near}?)" if near else ""
+                raise NotFoundError(
+                    f"{self._what} has no keyword argument {name!r}{meant}; it takes {self._taken}"
+                )
+        missing = [name for name in self._kwargs if name not in kwargs]
+        if len(args) != len(self._args):
+            hint = None
+            if len(args) > len(self._args) and missing:
+                named = ", ".join(f"{name}=..." for name in self._kwargs)
+                hint = f"give them by name: {named}"
+            raise InvalidArgumentError(
+                f"{self._what} takes {self._taken}; got {_count(len(args), 'positional argument')}",
+                hint=hint,
+            )
+        if missing:
+            raise InvalidArgumentError(
+                f"{self._what} takes {self._taken}; {', '.join(missing)} "
+                f"{'is' if len(missing) == 1 else 'are'} missing"
+            )
+
+    @property
+    def _taken(self) -> str:
+        """The arguments in words: ``1 positional argument and the keyword arguments a, b``."""
+        parts = []
+        if self._args or not self._kwargs:
+            parts.append(_count(len(self._args), "positional argument"))
+        if self._kwargs:
+            word = "argument" if len(self._kwargs) == 1 else "arguments"
+            parts.append(f"the keyword {word} {', '.join(self._kwargs)}")
+        return " and ".join(parts)
+
+    def _structure_text(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Name the first argument that is nested in another way than the model's was."""
+        pairs = [
+            *((f"argument {at}", args[at], self._args[at]) for at in range(len(args))),
+            *((f"argument {name}", kwargs[name], self._kwargs[name]) for name in self._kwargs),
+        ]
+        for what, given, wanted in pairs:
+            if pytree.tree_structure(given) != pytree.tree_structure(wanted):
+                return (
+                    f"{self._what}: {what} has the form {_shown(wanted)}, got {_shown(given)}; "
+                    "* stands for a tensor or number"
+                )
+        assert self._inputs is not None
+        wanted_all = pytree.tree_unflatten(range(self._inputs.num_leaves), self._inputs)
+        return f"{self._what} takes {_shown(wanted_all)}, got {_shown((args, kwargs))}"
+
+    def signature(self) -> inspect.Signature:
+        """Return the signature of the model's method."""
+        if self._inputs is None:
+            return self._flat.python_signature()
+        inputs = self._flat.inputs
+        parameters = [
+            self._parameter(f"arg_{at}", one, inputs, inspect.Parameter.POSITIONAL_ONLY)
+            for at, one in enumerate(self._args)
+        ]
+        parameters += [
+            self._parameter(name, one, inputs, inspect.Parameter.KEYWORD_ONLY)
+            for name, one in self._kwargs.items()
+            if is_parameter(name)
+        ]
+        return inspect.Signature(parameters)
+
     @staticmethod
-    def _ordered(wanted: pytree.TreeSpec, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments in the order of the export."""
-        names = pytree.tree_unflatten(range(wanted.num_leaves), wanted)[1]
-        return {name: kwargs[name] for name in names if name in kwargs} | kwargs
+    def _parameter(
+        name: str, positions: Any, inputs: Sequence[ValueInfo], kind: Any
+    ) -> inspect.Parameter:
+        if isinstance(positions, int):
+            one = parameter(name, inputs[positions], kind=kind)
+            return one.replace(default=inspect.Parameter.empty)
+        return inspect.Parameter(name, kind)
+
+    def documentation(self) -> str:
+        """Return what ``help()`` shows of the method."""
+        lines = [f"Run method {self._name!r} of the program.", "", "Inputs:"]
+        lines += [f"    {info.path or info.name}: {info.type_text}" for info in self._flat.inputs]
+        lines += ["", "Outputs:"]
+        lines += [f"    {info.path or info.name}: {info.type_text}" for info in self._flat.outputs]
+        return "\n".join(lines)
 
     def unflatten(self, outputs: list[Any]) -> Any:
         """Return the results as the module returned them."""
@@ -151,5 +270,11 @@ def _spec(encoded: str) -> pytree.TreeSpec | None:
         return None
 
 
-def _shown(spec: pytree.TreeSpec) -> str:
+def _shown(tree: Any) -> str:
+    """Return the form of nested values, each value as ``*``."""
+    spec = pytree.tree_structure(tree)
     return str(pytree.tree_unflatten(["*"] * spec.num_leaves, spec)).replace("'*'", "*")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

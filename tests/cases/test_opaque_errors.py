@@ -29,7 +29,7 @@ def test_case_36_a_view_that_does_not_fit_is_an_exception() -> None:
         method.execute([torch.ones(6)])
     text = str(caught.value)
     assert "method 'forward', instruction" in text
-    assert "a float32 tensor of shape (6,)" in text
+    assert "is input 0: float32[6]" in text
     rows, twice = method.execute([torch.ones(16)])
     assert (tuple(rows.shape), twice) == ((4, 4), 32)
 

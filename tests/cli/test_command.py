@@ -106,6 +106,12 @@ def option_text(help_text: str, option: str) -> str:
     return " ".join(help_text[begin:end].split())
 
 
+def test_the_bare_command_shows_the_overview() -> None:
+    done = cli()
+    assert (done.code, done.err) == (0, "")
+    assert done.out == cli("--help").out
+
+
 def test_the_overview_names_every_verb_and_exit_code() -> None:
     done = cli("--help")
     assert done.code == 0
@@ -302,3 +308,177 @@ def test_long_work_shows_progress_on_a_terminal_only(monkeypatch: pytest.MonkeyP
         text = stream.text if isinstance(stream, Terminal) else stream.getvalue()
         assert ("running" in text and "checking" in text) == shown
         assert shown or text == ""
+
+
+# -- streams that fail, and packages that are not there ------------------------------------------
+
+
+def shell(line: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash in which ``pteron`` is the command."""
+    pteron = f'pteron() {{ "{sys.executable}" -m pteron "$@"; }}\n'
+    return subprocess.run(
+        ["bash", "-c", pteron + line],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **env},
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [(">&-", "stdout is closed"), ("> /dev/full", "no space left on device")],
+)
+def test_output_that_cannot_be_written_is_an_error_in_words(target: str, reason: str) -> None:
+    for words in (f"inspect {ADD}", f"verify {ADD} --json"):
+        done = shell(f"pteron {words} {target}")
+        assert done.stderr == f"error: the output cannot be written: {reason}\n"
+        assert done.returncode == 1
+
+
+WITHOUT = """
+import sys
+sys.modules.update({name: None for name in NAMES})
+from pteron.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without(packages: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command where some packages are not installed."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT.replace("NAMES", repr(packages.split())), *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        timeout=60,
+        check=False,
+    )
+
+
+def test_without_torch_a_run_says_what_to_install() -> None:
+    done = without("torch", "run", ADD, "--random", "0")
+    text = "error: pteron run needs the package torch\nhint: pip install torch\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", text)
+    assert without("torch numpy rich", "inspect", ADD).returncode == 0
+
+
+NO_TORCH = """
+import sys
+sys.modules["torch"] = None
+import pteron
+try:
+    pteron.Runtime.get().load_program("demo/digits.pte").load_method()
+except ImportError as error:
+    print(type(error).__name__, error)
+try:
+    from pteron import Module
+except pteron.PteronError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_without_torch_python_says_what_to_install() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NO_TORCH], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout == (
+        "PackageMissingError loading a method needs the package torch\nhint: pip install torch\n"
+        "PackageMissingError pteron.Module needs the package torch\nhint: pip install torch\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "suffix", "name"), [("PIL", "png", "pillow"), ("safetensors",) * 3]
+)
+def test_a_missing_package_is_named_alike(
+    package: str, suffix: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"x.{suffix}"
+    path.write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, package, None)
+    done = cli("run", DIGITS, "--input", path)
+    text = f"error: reading {path} needs the package {package}\nhint: pip install {name}\n"
+    assert (done.code, done.err) == (1, text)
+
+
+def test_verbose_says_what_happens() -> None:
+    done = cli("run", DIGITS, "--random", "0", "--verbose")
+    assert done.code == 0
+    opened, loaded, ran = done.err.splitlines()
+    size = (ROOT / DIGITS).stat().st_size
+    assert re.fullmatch(rf"opened and verified {DIGITS} \({size:,} bytes\) in \S+ ms", opened)
+    assert re.fullmatch(
+        r"loaded method 'forward' in \S+ ms: \d+ instructions, \d+ kernels; "
+        r"buffer 1 takes 9,216 bytes on cpu",
+        loaded,
+    )
+    assert re.fullmatch(r"ran method 'forward' in \S+ ms", ran)
+    assert cli("run", DIGITS, "--random", "0").err == ""
+
+
+# -- narrow terminals -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize("words", [("run", "--random", "0"), ("inspect",)])
+def test_tables_never_break_inside_a_word(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    program = "tests/cli/files/classifier.pte"
+    plain = cli(words[0], program, *words[1:]).out
+    text = without_styles(show_on(terminal, words[0], program, *words[1:]))
+    assert set(text.split()) <= set(plain.split()) | {"..."}
+    for kind in ("float32[1, 3, 4, 4]", "float32[1, 4]"):
+        if kind in plain:
+            assert kind in text
+    longest = max(len(word) for word in plain.split())
+    assert all(len(line) <= max(columns, longest) for line in text.splitlines())
+
+
+def test_at_80_columns_an_output_is_one_line(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("run", "tests/cli/files/scores.pte", "--random", "0", "--top", "0")
+    _, header, row = without_styles(show_on(terminal, *words)).splitlines()
+    assert header.split()[-2:] == ["first", "values"]
+    assert row.endswith(" ...")
+    assert len(row) <= 80
+
+
+# -- completion -----------------------------------------------------------------------------------
+
+
+def completed(*lines: tuple[str, ...]) -> list[list[str]]:
+    """Return what bash offers for the last word of each command."""
+    script = cli("--completion", "bash").out
+    for words in lines:
+        line = " ".join(f"'{word}'" for word in ("pteron", *words))
+        script += f"COMP_WORDS=({line})\nCOMP_CWORD={len(words)}\n_pteron\n"
+        script += 'echo "${COMPREPLY[@]}"\n'
+    done = shell(script)
+    assert done.stderr == ""
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_bash_completes_verbs_options_choices_and_files() -> None:
+    lines = (
+        ("ins",),
+        ("run", "--in"),
+        ("run", "x.pte", "--native-code", "r"),
+        ("inspect", "demo/dig"),
+    )
+    assert completed(*lines) == [
+        ["inspect"],
+        ["--input"],
+        ["refuse"],
+        ["demo/digits", "demo/digits.pte"],
+    ]
+    refused = cli("--completion", "fish")
+    assert refused.err == "error: --completion takes bash or zsh, got fish\n"
+    assert "bashcompinit" in cli("--completion", "zsh").out

@@ -16,10 +16,10 @@ import torch.utils._pytree as pytree
 from pteron.backends import registry
 from pteron.cli import inspect_facts, memory, run_outputs, verify
 from pteron.cli.native_code import find_native_code
-from pteron.cli.value_facts import names_of
 from pteron.format.pte import read_pte
 from pteron.format.source import open_source
 from pteron.program.data_map import NamedDataMap
+from pteron.program.signature import names_of
 from support import cuda_fixtures
 from support.commands import DIGITS, MODULES, ROOT, cli
 
@@ -202,7 +202,7 @@ def test_cuda_delegates_are_described() -> None:
         assert code["sha256"] == hashlib.sha256(blob).hexdigest()
         assert code["size_bytes"] == len(blob)
         assert (code["kind"], code["machine"], code["problem"]) == ("ELF", "x86_64", None)
-        assert code["cuda"]["gpu_architectures"] == ["sm_90a"]
+        assert code["details"]["gpu_architectures"] == ["sm_90a"]
     text = cli("verify", program).out
     assert all(code["sha256"] in text for code in codes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from pteron.cli.images import load_image
-from pteron.cli.run_inputs import collect_inputs, random_value
-from pteron.cli.value_facts import Value
+from pteron.cli.run_inputs import collect_inputs
 from pteron.errors import AccessFailedError, InvalidArgumentError, NotSupportedError
+from pteron.executor.signature import ValueInfo, example_value
 from pteron.format.pte import read_pte
-from pteron.format.schema import Tensor
+from pteron.format.schema import Tensor, TensorShapeDynamism
 from pteron.format.source import open_source
 from pteron.program.constants import constant_bytes
 from support.commands import DIGITS, MODULES, ROOT, cli
@@ -37,8 +38,8 @@ def run_json(*words: str | Path) -> Any:
 def outputs_of(tmp_path: Path, *words: str | Path) -> list[Any]:
     saved = tmp_path / "outputs.pt"
     run_json(*words, "--output", saved)
-    outputs: list[Any] = torch.load(saved, weights_only=True)
-    return outputs
+    outputs: dict[str, Any] = torch.load(saved, weights_only=True)
+    return list(outputs.values())
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ def test_infinity_is_counted_and_left_out_of_the_mean(tmp_path: Path) -> None:
 
 def test_labels_stand_beside_the_largest_values(tmp_path: Path) -> None:
     labels = tmp_path / "labels.txt"
-    labels.write_text("zero one two three four five six seven".replace(" ", "\n"))
+    labels.write_text("zero one two three four five six seven eight nine".replace(" ", "\n"))
     done = cli("run", DIGITS, "--input", "demo/digits/7.png", "--labels", labels, "--top", "2")
     lines = done.out.split("largest values of output 0\n")[1].splitlines()
     assert len(lines) == 3
@@ -109,7 +110,7 @@ def test_repeating_starts_from_the_same_state(tmp_path: Path) -> None:
     (once,) = outputs_of(tmp_path, *words)
     saved = tmp_path / "many.pt"
     summary = run_json(*words, "--repeat", "3", "--output", saved)
-    assert torch.equal(torch.load(saved, weights_only=True)[0], once)
+    assert torch.equal(torch.load(saved, weights_only=True)["output_0"], once)
     assert len(summary["run_ms"]) == 3
     assert summary["load_ms"] > 0
     assert "; 3 runs: first " in cli("run", *words, "--repeat", "3").out
@@ -181,7 +182,7 @@ def test_another_element_type_is_converted_only_if_asked(tmp_path: Path) -> None
     np.save(tmp_path / "x.npy", X.double().numpy())
     words = (ADD, "--input", tmp_path / "x.npy", "--input", "[[1,1],[1,1]]", "--input", "1.0")
     assert refusal(*words) == (
-        f"error: input 0 (float32[2, 2]), --input {tmp_path}/x.npy: it holds float64\n"
+        f"error: input 0, float32[2, 2], --input {tmp_path}/x.npy: it holds float64\n"
         "hint: --cast converts it\n"
     )
     (output,) = outputs_of(tmp_path, *words, "--cast")
@@ -199,7 +200,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"nothing of the kind")
     for path in sorted(tmp_path.iterdir()):
         text = refusal(DIGITS, "--input", path)
-        assert text.startswith(f"error: input file {path} cannot be read: "), text
+        assert text.startswith(f"error: input file {path} "), text
+        assert "Weights" not in text
         assert "unpickled" not in text
     np.savez(tmp_path / "empty.npz")
     assert "holds nothing" in refusal(DIGITS, "--input", tmp_path / "empty.npz")
@@ -214,42 +216,50 @@ def write_one(folder: Path) -> Path:
 def test_too_many_values_in_a_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", a=X.numpy(), b=Y.numpy())
     text = refusal(DIGITS, "--input", tmp_path / "two.npz")
-    assert "holds 2 values, but the method takes 0: float32[1, 1, 8, 8]" in text
+    assert "holds 2 values, but the method takes input_0: float32[1, 1, 8, 8]" in text
     assert "two.npz:NAME; there are a, b" in text
 
 
 # -- values ---------------------------------------------------------------------------------------
 
 
-def tensor_value(dtype: str, *sizes: int, position: int = 0, dynamic: bool = False) -> Value:
-    return Value(
-        position=position,
-        value=0,
-        name=None,
-        kind="tensor",
-        literal=None,
-        dtype=dtype,
-        sizes=list(sizes),
-        dynamic=dynamic,
-        dim_order=list(range(len(sizes))),
-        size_bytes=0,
-        planned=True,
-        device="cpu",
+def tensor_value(dtype: str, *sizes: int, position: int = 0, dynamic: bool = False) -> ValueInfo:
+    dynamism = TensorShapeDynamism.DYNAMIC_BOUND if dynamic else TensorShapeDynamism.STATIC
+    return ValueInfo(
+        "input",
+        position,
+        0,
+        f"input_{position}",
+        None,
+        False,
+        "tensor",
+        None,
+        dtype,
+        sizes,
+        dynamism,
+        tuple(range(len(sizes))),
+        0,
+        True,
+        "cpu",
     )
 
 
-def other_value(kind: str, literal: Any = None) -> Value:
-    return {
-        **tensor_value("float32"),
-        "kind": kind,
-        "literal": literal,
-        "dtype": None,
-        "sizes": None,
-    }  # type: ignore[typeddict-item]
+def other_value(kind: str, literal: Any = None, position: int = 0) -> ValueInfo:
+    facts = (kind, literal, None, None, None, None, None, None, None)
+    return ValueInfo("input", position, 0, f"input_{position}", None, False, *facts)
+
+
+def placed(*values: ValueInfo) -> list[ValueInfo]:
+    """Return values as the inputs of one method."""
+    return [
+        replace(value, position=position, name=f"input_{position}")
+        for position, value in enumerate(values)
+    ]
 
 
 def test_literals() -> None:
-    wanted = [other_value(kind) for kind in ("int", "float", "bool", "none", "str", "str")]
+    kinds = ("int", "float", "bool", "none", "str", "str")
+    wanted = placed(*(other_value(kind) for kind in kinds))
     words = ["-3", "1e3", "False", "None", "plain words", '"3"']
     assert collect_inputs(words, wanted) == [-3, 1000.0, False, None, "plain words", "3"]
 
@@ -267,7 +277,7 @@ def test_lists_become_the_element_type_of_the_input() -> None:
 
 
 def test_random_inputs_are_those_of_the_seed() -> None:
-    wanted = [
+    wanted = placed(
         tensor_value("float32", 50),
         tensor_value("bfloat16", 4),
         tensor_value("uint8", 500),
@@ -278,12 +288,12 @@ def test_random_inputs_are_those_of_the_seed() -> None:
         tensor_value("float32", 0),
         other_value("int", 7),
         other_value("none"),
-    ]
+    )
     first, again, other = (collect_inputs([], wanted, seed=seed) for seed in (1, 1, 2))
     for value, one, two in zip(wanted, first, again, strict=True):
-        if value["kind"] == "tensor":
-            assert str(one.dtype) == f"torch.{value['dtype']}"
-            assert list(one.shape) == value["sizes"]
+        if value.is_tensor:
+            assert one.dtype == value.dtype
+            assert one.shape == value.shape
             assert torch.equal(one, two)
     assert not torch.equal(first[0], other[0])
     assert first[2].min() < 50 < 200 < first[2].max()
@@ -294,7 +304,7 @@ def test_random_inputs_are_those_of_the_seed() -> None:
 
 def test_a_type_that_torch_lacks_is_refused() -> None:
     with pytest.raises(NotSupportedError, match="quint2x5"):
-        random_value(tensor_value("quint2x5", 1), torch.Generator())
+        example_value(tensor_value("quint2x5", 1), torch.Generator())
 
 
 # -- pictures -------------------------------------------------------------------------------------
@@ -376,17 +386,17 @@ def test_a_picture_is_turned_as_its_exif_data_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "scale", "words"),
     [
-        (tensor_value("float32", 1, 5, 2, 6), None, "takes no picture"),
-        (tensor_value("float32", 2, 3, 2, 3), None, "takes no picture"),
-        (tensor_value("float32", 10), None, "takes no picture"),
-        (tensor_value("bool", 3, 2, 3), None, "takes no picture"),
-        (other_value("int", 3), None, "takes no picture"),
+        (tensor_value("float32", 1, 5, 2, 6), None, "does not take a picture"),
+        (tensor_value("float32", 2, 3, 2, 3), None, "does not take a picture"),
+        (tensor_value("float32", 10), None, "does not take a picture"),
+        (tensor_value("bool", 3, 2, 3), None, "does not take a picture"),
+        (other_value("int", 3), None, "does not take a picture"),
         (tensor_value("uint8", 3, 2, 3), "unit", "makes fractions"),
         (tensor_value("float32", 1, 2, 3), "imagenet", "is for 3 channels"),
     ],
 )
 def test_inputs_that_take_no_picture(
-    picture: Path, value: Value, scale: str | None, words: str
+    picture: Path, value: ValueInfo, scale: str | None, words: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         load_image(picture, value, scale)
@@ -419,7 +429,7 @@ def test_outputs_are_saved_in_every_kind_of_file(tmp_path: Path) -> None:
     saved = [
         torch.from_numpy(np.load(tmp_path / "y.npz")["output_0"]),
         torch.from_numpy(np.load(tmp_path / "y.npy")),
-        torch.load(tmp_path / "y.pt", weights_only=True)[0],
+        torch.load(tmp_path / "y.pt", weights_only=True)["output_0"],
         load_file(tmp_path / "y.safetensors")["output_0"],
     ]
     assert all(torch.equal(tensor, X + 1) for tensor in saved)
@@ -428,11 +438,12 @@ def test_outputs_are_saved_in_every_kind_of_file(tmp_path: Path) -> None:
 
 def test_outputs_that_a_file_cannot_hold(tmp_path: Path) -> None:
     none = (MODULES / "ModuleSharedState.pte", "--method", "set_state", "--input", "[1]")
-    assert "output 0 is none, which a numpy file does not hold" in refusal(
-        *none, "--output", tmp_path / "y.npz"
-    )
-    assert "its kind is not known" in refusal(ADD, *SUM, "--output", tmp_path / "y.txt")
-    assert "cannot be written" in refusal(ADD, *SUM, "--output", tmp_path / "no" / "y.npz")
+    done = cli("run", *none, "--output", tmp_path / "y.npz")
+    assert "output_0 is none, which a numpy file cannot hold" in done.err
+    assert (done.code, "output 0  none" in done.out) == (1, True)  # the results are still shown
+    assert "files of this kind are not known" in refusal(ADD, *SUM, "--output", tmp_path / "y.txt")
+    missing = tmp_path / "no" / "y.npz"
+    assert f"the folder {tmp_path}/no does not exist" in refusal(ADD, *SUM, "--output", missing)
     assert list(tmp_path.iterdir()) == []
     assert outputs_of(tmp_path, *none) == [None]
 
@@ -458,3 +469,36 @@ def test_the_only_method_is_run_and_others_are_asked_for(tmp_path: Path) -> None
     assert "it has: another, forward2" in text or "it has: forward2, another" in text
     assert "hint: choose one with --method" in text
     assert "no method 'backward'" in refusal(ADD, "--method", "backward")
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+def test_values_reach_the_inputs_of_their_names_in_any_order(tmp_path: Path) -> None:
+    """The encoder sums the masked rows of a table; swapped inputs would give another sum."""
+    table = ((torch.arange(40) % 7 - 3) / 2).reshape(20, 2)
+    ids, mask = torch.tensor([[1, 2, 3, 4, 5, 6]]), torch.tensor([[1, 1, 1, 1, 0, 0]])
+    wanted = (table[ids] * mask[..., None]).sum((1, 2))
+    swapped = (table[mask] * ids[..., None]).sum((1, 2))
+    assert wanted != swapped
+    torch.save({"attention_mask": mask, "input_ids": ids}, tmp_path / "both.pt")
+    save_file({"attention_mask": mask}, tmp_path / "mask.safetensors")
+    np.savez(tmp_path / "ids.npz", input_ids=ids.numpy())
+    np.save(tmp_path / "ids.npy", ids.numpy())
+    encoder = "tests/cli/files/named_enc.pte"
+    for words in (
+        ("--input", tmp_path / "both.pt"),
+        ("--input", tmp_path / "mask.safetensors", "--input", tmp_path / "ids.npz"),
+        ("--input", tmp_path / "mask.safetensors", "--input", tmp_path / "ids.npy"),
+        ("--input", "attention_mask=[[1,1,1,1,0,0]]", "--input", f"input_ids={tmp_path}/ids.npy"),
+    ):
+        assert torch.equal(outputs_of(tmp_path, encoder, *words)[0], wanted)
+
+
+def test_outputs_called_like_arguments_of_numpy_are_saved(tmp_path: Path) -> None:
+    from pteron.cli.run_outputs import save
+
+    info = replace(tensor_value("float32", 2), role="output", name="file", is_named=True)
+    save([torch.ones(2)], [info], str(tmp_path / "y.npz"))
+    with np.load(tmp_path / "y.npz") as saved:
+        assert saved["file"].tolist() == [1.0, 1.0]

@@ -31,10 +31,11 @@ def test_one_bad_file_among_good_ones_is_code_1(tmp_path: Path) -> None:
     assert "cut short" in bad["violations"][0]["message"]
 
 
-def test_a_missing_file_stops_with_an_error() -> None:
-    done = cli("verify", ROOT / DIGITS, "no.pte")
-    assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("error: no.pte does not exist")
+def test_a_missing_file_is_reported_and_the_others_are_checked() -> None:
+    done = cli("verify", ROOT / DIGITS, "no.pte", ROOT / DIGITS)
+    assert (done.code, done.err) == (1, "")
+    ok = f"{ROOT / DIGITS}: ok\n"
+    assert done.out == f"{ok}no.pte: cannot be read\n  1. no.pte does not exist\n{ok}"
 
 
 def test_a_damaged_data_file_is_listed(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_a_truncated_file_is_refused(size: int, tmp_path: Path) -> None:
 
 
 def test_a_program_is_no_data_file_and_the_reverse() -> None:
-    with pytest.raises(InvalidExternalDataError, match="'ET12'"):
+    with pytest.raises(InvalidExternalDataError, match="it is an ExecuTorch program"):
         opened(adapted().pte)
     with pytest.raises(InvalidProgramError, match="it is a data file"):
         Runtime.get().load_program(files(adapted)["base"])

@@ -182,7 +182,7 @@ def test_inputs_stay_until_others_are_given() -> None:
 def test_a_method_does_not_run_before_it_has_inputs() -> None:
     for make in (programs.doubled, programs.doubled_unplanned):
         method = loaded(make())
-        with pytest.raises(InvalidArgumentError, match="takes 1 input"):
+        with pytest.raises(InvalidArgumentError, match="has not been given its inputs"):
             method.run()
         with pytest.raises(InvalidStateError, match="has not run yet"):
             method.get_outputs()
@@ -203,20 +203,22 @@ class Refusal:
         self.given, self.kind, self.words = given, kind, words
 
 
-EXPECTED = "input 0 has to be a float32 tensor of shape static (2, 3)"
+EXPECTED = "input 0 takes float32[2, 3]"
 REFUSED: dict[str, Refusal] = {
-    "float64": Refusal(base(2, 3).double(), InvalidArgumentError, EXPECTED, "got a float64 tensor"),
-    "int32": Refusal(base(2, 3).int(), InvalidArgumentError, "got a int32 tensor of shape (2, 3)"),
+    "float64": Refusal(base(2, 3).double(), InvalidArgumentError, EXPECTED, "got float64[2, 3]"),
+    "int32": Refusal(base(2, 3).int(), InvalidArgumentError, "got int32[2, 3]"),
     "dtype hint": Refusal(base(2, 3).half(), InvalidArgumentError, "hint: ", ".to(torch.float32)"),
-    "rank": Refusal(base(6), NotSupportedError, EXPECTED, "got a float32 tensor of shape (6,)"),
-    "more dimensions": Refusal(base(1, 2, 3), NotSupportedError, EXPECTED, "(1, 2, 3)"),
-    "swapped": Refusal(base(3, 2), NotSupportedError, EXPECTED, "(3, 2)"),
-    "smaller": Refusal(base(2, 2), NotSupportedError, EXPECTED, "(2, 2)"),
-    "empty": Refusal(base(0, 3), NotSupportedError, EXPECTED, "(0, 3)"),
+    "rank": Refusal(base(6), NotSupportedError, EXPECTED, "got float32[6]"),
+    "more dimensions": Refusal(base(1, 2, 3), NotSupportedError, EXPECTED, "float32[1, 2, 3]"),
+    "swapped": Refusal(base(3, 2), NotSupportedError, EXPECTED, "float32[3, 2]"),
+    "smaller": Refusal(base(2, 2), NotSupportedError, EXPECTED, "float32[2, 2]"),
+    "empty": Refusal(base(0, 3), NotSupportedError, EXPECTED, "float32[0, 3]"),
     "list": Refusal([[1.0] * 3] * 2, InvalidTypeError, EXPECTED, "got list"),
     "number": Refusal(1.0, InvalidTypeError, EXPECTED, "got float 1.0"),
-    "none": Refusal(None, InvalidTypeError, EXPECTED, "got NoneType None"),
-    "array of float64": Refusal(np.ones((2, 3)), InvalidArgumentError, EXPECTED, "got a float64"),
+    "none": Refusal(None, InvalidTypeError, EXPECTED, "got None"),
+    "array of float64": Refusal(
+        np.ones((2, 3)), InvalidArgumentError, EXPECTED, "got float64", "astype(numpy.float32)"
+    ),
     "array of objects": Refusal(np.array([None]), InvalidTypeError, EXPECTED, "object"),
     "meta": Refusal(base(2, 3).to("meta"), InvalidArgumentError, "on meta"),
     "sparse": Refusal(base(2, 3).to_sparse(), InvalidArgumentError, "input 0"),
@@ -252,24 +254,24 @@ def test_errors_of_inputs_are_the_python_errors_that_one_expects() -> None:
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_wrong_number_of_inputs_is_refused(count: int) -> None:
     method = loaded(programs.both())
-    text = f"method 'forward' takes 2 input(s), got {count}"
+    text = f"method 'forward' takes 2 inputs (input_0, input_1), got {count}"
     with pytest.raises(InvalidArgumentError, match=re.escape(text)):
         method.execute([base(2, 3)] * count)
     torch.testing.assert_close(method.execute([base(2, 3)] * 2), [torch.zeros(2, 3)])
 
 
-@pytest.mark.parametrize("given", [5, None, {"x": base(2, 3)}, "ab", base(2, 3).numpy()])
+@pytest.mark.parametrize("given", [5, None, {1}, "ab"])
 def test_inputs_that_are_no_sequence_are_refused(given: Any) -> None:
     method = loaded(programs.both())
     with pytest.raises(
-        InvalidTypeError, match="method 'forward' takes its inputs as a list or tuple"
+        InvalidTypeError, match="method 'forward' takes its inputs as a list, tuple or dict"
     ):
         method.execute(given)
 
 
 def test_the_second_input_is_named() -> None:
     method = loaded(programs.both())
-    with pytest.raises(InvalidArgumentError, match="input 1 has to be a float32 tensor"):
+    with pytest.raises(InvalidArgumentError, match=r"input 1 takes float32\[2, 3\]"):
         method.execute([base(2, 3), base(2, 3).long()])
 
 
@@ -303,7 +305,7 @@ def test_constant_methods_give_python_values() -> None:
         (1, 0.7, InvalidArgumentError, "input 1 was exported as the constant 0.5, got 0.7"),
         (1, "0.5", InvalidTypeError, "input 1 has to be a float, got str '0.5'"),
         (1, True, InvalidTypeError, "input 1 has to be a float, got bool True"),
-        (1, torch.tensor(0.5), InvalidTypeError, "input 1 has to be a float, got a float32 tensor"),
+        (1, torch.tensor(0.5), InvalidTypeError, "input 1 has to be a float, got float32[]"),
         (2, 5, InvalidArgumentError, "input 2 was exported as the constant 4, got 5"),
         (2, 4.0, InvalidTypeError, "input 2 has to be an int, got float 4.0"),
         (2, True, InvalidTypeError, "input 2 has to be an int, got bool True"),

@@ -112,7 +112,7 @@ def test_a_tensor_that_alone_is_tagged_follows_its_buffer(
     assert [device.place(tensor) for _, tensor in planned(method).values()] == ["cpu"] * 3
     assert device.arenas == []
     torch.testing.assert_close(method.execute(pair()), [sum(pair())])
-    (line,) = [r.getMessage() for r in caplog.records if r.name == "pteron"]
+    (line,) = [r.getMessage() for r in caplog.records if "are tagged" in r.getMessage()]
     assert "'forward'" in line
     assert "cuda:0" in line
     assert "buffer 1" in line
@@ -447,7 +447,7 @@ def test_a_delegate_says_at_load_that_it_cannot_run_where_it_was_sent() -> None:
     [
         ({"gpu": "cpu"}, "device_map: 'gpu' is not a tag that a program can have"),
         ({"cuda:x": "cpu"}, "device_map: 'cuda:x' is not a tag"),
-        ({"cuda": "nowhere"}, "device_map: 'nowhere' is no device of torch"),
+        ({"cuda": "nowhere"}, "device_map: 'nowhere' is not a device that torch knows"),
     ],
 )
 def test_a_wrong_device_map_is_refused(mapping: dict[str, Any], text: str) -> None:

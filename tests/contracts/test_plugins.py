@@ -192,8 +192,8 @@ BROKEN_BACKENDS = [
     ("MODULE:nothing", "AttributeError: module"),
     ("MODULE:Raises", "ZeroDivisionError: in the constructor"),
     ("MODULE:Abstract", "TypeError: Can't instantiate abstract class Abstract"),
-    ("MODULE:five", "InvalidTypeError: 5 is no pteron.backends.interface.Backend"),
-    ("MODULE:boom", "is no pteron.backends.interface.Backend"),
+    ("MODULE:five", "InvalidTypeError: 5 is not a pteron.backends.interface.Backend"),
+    ("MODULE:boom", "is not a pteron.backends.interface.Backend"),
 ]
 
 

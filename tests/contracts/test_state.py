@@ -209,9 +209,11 @@ def test_wrong_names_and_values_of_state_are_refused() -> None:
     state = opened(programs.counter_from_seven()).load_method().state
     with pytest.raises(NotFoundError, match="method 'forward' has no state 'total'; it has: count"):
         state["total"]
-    with pytest.raises(InvalidArgumentError, match=r"state .count. is a float32 .*got .*5"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"state .count. takes float32.* got float32\[5\]"
+    ):
         state["count"] = torch.ones(5)
-    with pytest.raises(InvalidArgumentError, match="got a int64 tensor"):
+    with pytest.raises(InvalidArgumentError, match=r"got int64\[4\]"):
         state["count"] = torch.ones(4, dtype=torch.int64)
     torch.testing.assert_close(state["count"], ONES * 7)
 

@@ -91,7 +91,7 @@ def test_dynamic_shapes_in_any_order(
 ) -> None:
     """Also if the blob does not tell where a call's inputs end."""
     if not inputs_known:
-        monkeypatch.setattr(executorch_bridge, "_describe_xnnpack", lambda context: None)
+        monkeypatch.setattr(executorch_bridge, "call_shape", lambda blob: None)
     method = Runtime.get().load_program(mixed.pte, backends=BRIDGED).load_method("forward")
     model = mixed_model()
     for batch in (6, 1, 4, 6):
@@ -308,7 +308,7 @@ def test_a_closed_delegate_refuses_and_is_let_go(mixed: ExportedFile) -> None:
 def test_without_executorch_the_error_names_delegate_and_package(
     mixed: ExportedFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pteron.backends.registry.find_spec", lambda name: None)
+    monkeypatch.setattr("pteron.backends.registry.installed_executorch", lambda: None)
     with pytest.raises(BackendMissingError, match="XnnpackBackend") as error:
         Runtime.get().load_program(mixed.pte, backends=BRIDGED).load_method("forward")
     assert "pip install executorch" in str(error.value)

@@ -314,7 +314,7 @@ def context_of(graph: GraphBuilder, **fields: Any) -> BackendInitContext:
 
 def handle_of(graph: GraphBuilder, **fields: Any) -> tuple[Any, dict[Any, Any]]:
     context = context_of(graph, **fields)
-    return XnnpackBackend().init(context), context.instance
+    return XnnpackBackend().init(context), context.instance_store
 
 
 def quantized_graph(rows: int) -> GraphBuilder:
@@ -333,7 +333,7 @@ def test_weights_with_one_name_are_prepared_once() -> None:
     prepared = []
     for index, rows in enumerate((3, 7)):
         graph = quantized_graph(rows)
-        handle, _ = handle_of(graph, shared=shared, method_name=f"m{index}")
+        handle, _ = handle_of(graph, program_store=shared, method_name=f"m{index}")
         with torch.inference_mode():  # as the executor does
             handle.bind([floats(rows, 8), torch.empty(rows, 5)])()
         prepared.append({key: id(value) for key, value in shared.items()})
@@ -346,7 +346,7 @@ def test_float_weights_stay_in_the_file() -> None:
     source, weights = graph.input((3, 8)), graph.constant(floats(5, 8))
     graph.linear(source, weights, None, graph.output((3, 5)))
     shared: dict[Any, Any] = {}
-    handle, _ = handle_of(graph, shared=shared)
+    handle, _ = handle_of(graph, program_store=shared)
     out = torch.empty(3, 5)
     handle.bind([floats(3, 8), out])()
     assert shared == {}
@@ -398,7 +398,7 @@ def test_filters_are_packed_once_for_images_of_any_size() -> None:
         padding=(1, 1, 1, 1),
     )
     shared: dict[Any, Any] = {}
-    handle, _ = handle_of(graph, shared=shared)
+    handle, _ = handle_of(graph, program_store=shared)
     for size in (16, 5, 9, 1, 16):
         x, out = floats(1, size, size, 8), torch.empty(1, size, size, 12)
         with torch.inference_mode():
@@ -413,7 +413,7 @@ def test_filters_are_packed_once_for_images_of_any_size() -> None:
 def loaded_weights(graph: GraphBuilder) -> dict[Any, Any]:
     """Return what the delegate of a graph with dynamic rows keeps after two shapes of input."""
     shared: dict[Any, Any] = {}
-    handle, _ = handle_of(graph, shared=shared)
+    handle, _ = handle_of(graph, program_store=shared)
     for rows in (16, 5):
         with torch.inference_mode():
             handle.bind([floats(rows, 512), torch.empty(rows, 1024)])()

@@ -144,8 +144,8 @@ def part_state() -> None:
     program = fixtures.open_program("kv_cache")
     calls = fixtures.cases("kv_cache")["forward"]
     shared: dict[Any, Any] = {}
-    one = load(program, "forward", shared=shared, instance={})
-    two = load(program, "forward", shared=shared, instance={})
+    one = load(program, "forward", program_store=shared)
+    two = load(program, "forward", program_store=shared)
     print("state:", {name: (tuple(t.shape), t.data_ptr()) for name, t in one.state.items()})
     same = [
         name
@@ -174,7 +174,7 @@ def part_sharing() -> None:
     torch.ones(1, device="cuda")
     free = torch.cuda.mem_get_info()[0]
     shared: dict[Any, Any] = {}
-    loaded = {m: load(program, m, shared=shared, instance={}) for m in ("prefill", "decode")}
+    loaded = {m: load(program, m, program_store=shared) for m in ("prefill", "decode")}
     a, b = (d._constants.tensors for d in loaded.values())
     pointers = [{t.data_ptr() for t in tensors.values()} for tensors in (a, b)]
     print("weights", len(a), len(b), "pointers in common", len(pointers[0] & pointers[1]))
@@ -319,7 +319,7 @@ def part_errors() -> None:
         return find_device_allocator("cuda").allocate(1 << 50, device)
 
     try:
-        load(program, "forward", shared={"pteron.allocate": no_memory})
+        load(program, "forward", allocate=no_memory)
     except PteronError as error:
         print(f"no memory: {type(error).__name__}: {error}")
     else:

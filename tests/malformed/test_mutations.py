@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pteron import Runtime
-from pteron.errors import BackendMissingError, PteronError
+from pteron.errors import BackendMissingError, DeviceMissingError, PteronError
 from pteron.format.ptd import read_ptd
 from pteron.format.schema import Tensor
 from pteron.format.source import open_source
@@ -27,7 +27,7 @@ SECONDS = 5.0
 
 def use(data: bytes) -> None:
     """Go through everything that a program says, as far as the stages there are."""
-    pte = open_and_verify(data)
+    pte, verified = open_and_verify(data)
     data_map = NamedDataMap(pte)
     for plan in pte.program.execution_plan:
         repr(MethodMeta(plan))
@@ -35,7 +35,7 @@ def use(data: bytes) -> None:
             format_value(plan, index)
         for index in range(len(plan.instructions)):
             format_instruction(plan, index)
-        verify_method(pte, plan)
+        verify_method(pte, verified, plan.name)
         for value in plan.values:
             if isinstance(value, Tensor) and not value.is_external:
                 if value.is_constant:
@@ -51,7 +51,7 @@ def run(data: bytes) -> None:
         for name in sorted(program.method_names):
             try:
                 method = program.load_method(name)
-            except BackendMissingError:  # one program has a delegate that nobody has
+            except (BackendMissingError, DeviceMissingError):  # of a delegate that nobody has
                 continue
             meta = method.metadata
             method.execute([given(meta, index) for index in range(meta.num_inputs())])

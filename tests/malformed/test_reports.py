@@ -226,4 +226,4 @@ def test_many_good_methods_are_accepted() -> None:
     data = inline(
         program(*(plan([ex.Int(at)], [], outputs=[0], name=f"m{at}") for at in range(500)))
     )
-    assert len(open_and_verify(data).program.execution_plan) == 500
+    assert len(open_and_verify(data)[0].program.execution_plan) == 500

@@ -26,10 +26,10 @@ class Done:
     err: str
 
 
-def cli(*words: str | Path) -> Done:
+def cli(*words: str | Path, folder: Path = ROOT) -> Done:
     """Run ``pteron`` from the root of the repository, its output captured as by a pipe."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n") for _ in range(2))
-    with _inside(ROOT), redirect_stdout(out), redirect_stderr(err):
+    with inside(folder), redirect_stdout(out), redirect_stderr(err):
         code = main([str(word) for word in words])
     return Done(code, _text(out), _text(err))
 
@@ -42,7 +42,8 @@ def _text(stream: io.TextIOWrapper) -> str:
 
 
 @contextmanager
-def _inside(folder: Path) -> Iterator[None]:
+def inside(folder: Path) -> Iterator[None]:
+    """Make a folder the current one."""
     before = Path.cwd()
     os.chdir(folder)
     try:

@@ -20,7 +20,7 @@ from typing import Any
 
 from pteron.format.pte import PteFile, read_pte
 from pteron.format.source import open_source
-from pteron.program.verify import verify_program
+from pteron.program.verify import Verified, verify_program
 from support.plans import deserialize_pte_binary, ex, serialize_pte_binary, write_example
 
 FOLDER = Path(__file__).parents[1] / "malformed" / "programs"
@@ -55,11 +55,10 @@ class Mutation:
         return f"mutation({self.program!r}, {self.kind!r}, {self.number})"
 
 
-def open_and_verify(data: bytes) -> PteFile:
+def open_and_verify(data: bytes) -> tuple[PteFile, Verified]:
     """Do with a file what every use of it begins with."""
     pte = read_pte(open_source(data))
-    verify_program(pte)
-    return pte
+    return pte, verify_program(pte)
 
 
 @cache

@@ -311,7 +311,7 @@ def test_errors_keep_pterons_words_and_cause(lib: ModuleType) -> None:
     with pytest.raises(RuntimeError) as caught:
         lib._load_for_executorch(str(DIGITS)).forward([torch.zeros(3, 5)])
     assert str(caught.value).startswith("Failed to execute method forward, error: 0x10\n")
-    assert "input 0 has to be a float32 tensor" in str(caught.value)
+    assert "input 0 takes float32[1, 1, 8, 8]" in str(caught.value)
     assert caught.value.code == 0x10  # type: ignore[attr-defined]
     assert isinstance(caught.value.__cause__, PteronError)
 

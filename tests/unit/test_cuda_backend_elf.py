@@ -14,7 +14,8 @@ import pytest
 
 from pteron.backends.cuda import describe
 from pteron.backends.cuda.describe import check_delegate
-from pteron.backends.cuda.elf import DeviceImage, read_elf
+from pteron.backends.cuda.device_images import DeviceImage
+from pteron.backends.cuda.elf import read_elf
 from pteron.errors import DelegateInvalidCompatibilityError, InvalidProgramError, NotFoundError
 from support import cuda_fixtures as fixtures
 

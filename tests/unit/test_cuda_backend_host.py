@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from pteron.backends.cuda.container import ConstantKind
-from pteron.backends.cuda.weights import STATE_DOMAIN
 from pteron.errors import (
     DelegateInvalidCompatibilityError,
     DelegateInvalidHandleError,
@@ -80,7 +79,6 @@ def test_reset_brings_the_first_values_back_in_place(cache: HostDelegate) -> Non
     delegate.reset()
     assert (delegate.state["cache"] == 0.5).all()
     assert delegate.state["cache"].data_ptr() == address
-    assert delegate.epoch == 0
     run_steps(delegate, model("cache")[0])
 
 
@@ -102,7 +100,7 @@ def test_the_container_tells_weights_from_buffers(cache: HostDelegate) -> None:
 
 def test_two_instances_share_weights_and_no_state(cache: HostDelegate) -> None:
     shared: dict = {}
-    one, two = (HostBackend().init(cache.context(shared=shared, instance={})) for _ in range(2))
+    one, two = (HostBackend().init(cache.context(program_store=shared)) for _ in range(2))
     for name, tensor in one._constants.tensors.items():
         other = two._constants.tensors[name]
         assert (tensor.data_ptr() == other.data_ptr()) == (tensor.shape != (3, 4)), name
@@ -112,15 +110,12 @@ def test_two_instances_share_weights_and_no_state(cache: HostDelegate) -> None:
     run_steps(one, expected[0])
 
 
-def test_methods_of_one_domain_share_the_state_that_they_name(
+def test_methods_with_one_state_store_share_the_state_that_they_name(
     cache: HostDelegate, batch: HostDelegate
 ) -> None:
-    shared: dict = {}
-    domain: dict = {}
-    context = {"shared": shared, "instance": {STATE_DOMAIN: domain}}
-    writer = HostBackend().init(cache.context(**context))
-    context = {"shared": shared, "instance": {STATE_DOMAIN: domain}}
-    reader = HostBackend().init(batch.context(**context))
+    stores: dict = {"program_store": {}, "state_store": {}}
+    writer = HostBackend().init(cache.context(**stores))
+    reader = HostBackend().init(batch.context(**stores))
     assert writer.state_tensors()[0].data_ptr() == reader.state_tensors()[0].data_ptr()
     expected_writer = model("cache")[0]
     run_steps(writer, expected_writer)
@@ -196,8 +191,10 @@ def test_flat_weights_run_and_reset(legacy: bool) -> None:
     assert delegate.hides_state
     assert delegate.state_tensors() == []
     run_steps(delegate, model("cache")[0])
+    before = delegate._container
     delegate.reset()
-    assert delegate.epoch == 1, "addresses inside have changed, and nobody is told"
+    assert delegate._container is not before
+    assert before.closed
     run_steps(delegate, model("cache")[0])
 
 
@@ -232,7 +229,7 @@ def test_native_code_is_refused_with_its_digest(cache: HostDelegate) -> None:
 
 def test_memory_goes_when_the_last_share_goes(cache: HostDelegate) -> None:
     shared: dict = {}
-    one, two = (HostBackend().init(cache.context(shared=shared, instance={})) for _ in range(2))
+    one, two = (HostBackend().init(cache.context(program_store=shared)) for _ in range(2))
     storages = [weakref.ref(s) for d in (one, two) for s in d._constants._storages]
     one.close()
     gc.collect()
@@ -249,7 +246,7 @@ def test_weights_come_from_the_allocator_that_is_given(cache: HostDelegate) -> N
         asked.append((nbytes, device))
         return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
-    delegate = HostBackend().init(cache.context(shared={"pteron.allocate": allocate}))
+    delegate = HostBackend().init(cache.context(allocate=allocate))
     assert sorted(n for n, _ in asked) == sorted(
         len(v) for k, v in cache.data.items() if k.startswith("cuda_fqn")
     )
@@ -269,7 +266,7 @@ def test_no_memory_for_weights_leaves_nothing_behind(cache: HostDelegate) -> Non
         return tensor
 
     with pytest.raises(DelegateMemoryAllocationFailedError, match=r"constant '.*' of \d+ bytes"):
-        HostBackend().init(cache.context(shared={"pteron.allocate": allocate}))
+        HostBackend().init(cache.context(allocate=allocate))
     gc.collect()
     assert held[0]() is None
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from pteron import Runtime
-from pteron.executor.bind import PlanBinder
 from pteron.executor.method import Method
 from support.one_op import ProgramBuilder
 from support.portable_fixtures import NAMES, open_portable
@@ -17,7 +16,7 @@ from support.portable_fixtures import NAMES, open_portable
 @pytest.fixture
 def plainly(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Bind every instruction, as the file has it."""
-    monkeypatch.setitem(PlanBinder.__init__.__kwdefaults__, "optimize", False)
+    monkeypatch.setenv("PTERON_OPTIMIZE", "0")
     return monkeypatch
 
 
@@ -45,7 +44,7 @@ def results(name: str) -> tuple[dict[str, list[Any]], int]:
             method = program.load_method(method_name)
             inputs = seeded_inputs(method)
             found[method_name] = [method.execute(inputs) for _ in range(2)]
-            left_out += len(method._bound.folded)
+            left_out += len(method.left_out)
     return found, left_out
 
 
@@ -91,13 +90,13 @@ X = torch.arange(12.0).reshape(3, 4) / 10
 
 def test_a_copy_stays_a_view_where_nothing_is_written() -> None:
     method = Runtime.get().load_program(permuted()).load_method("forward")
-    assert 1 in method._bound.folded
+    assert 1 in method.left_out
     torch.testing.assert_close(method.execute([X])[0], X.t().exp())
 
 
 def test_the_source_moves_to_the_copy_where_its_place_is_taken() -> None:
     method = Runtime.get().load_program(permuted(between="source")).load_method("forward")
-    assert 1 in method._bound.folded
+    assert 1 in method.left_out
     values, plan = method.values, method._table.plan
     source, copy = plan.instructions[1].args[0], plan.instructions[1].args[-1]
     assert values[source].data_ptr() == values[copy].data_ptr()
@@ -107,7 +106,7 @@ def test_the_source_moves_to_the_copy_where_its_place_is_taken() -> None:
 
 def test_an_output_is_no_view() -> None:
     method = Runtime.get().load_program(permuted(output=True)).load_method("forward")
-    assert 1 not in method._bound.folded
+    assert 1 not in method.left_out
     first, _ = method.execute([X])
     assert first.stride() == (3, 1)
     torch.testing.assert_close(first, X.t())

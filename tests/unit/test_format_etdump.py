@@ -23,7 +23,7 @@ from pteron.format.etdump import (
 )
 from pteron.format.schema import KernelCall, Operator
 from pteron.format.source import open_source
-from pteron.program.dataflow import operator_name
+from pteron.program.effects import operator_name
 from support.portable_fixtures import PORTABLE, stored
 
 TENSOR = TracedTensor(6, (2, 0, 3), (3, 3, 1), 64)

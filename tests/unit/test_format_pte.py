@@ -203,15 +203,18 @@ def test_another_magic_means_no_header(data: bytes) -> None:
     ("changes", "text"),
     [
         ({"length": 23}, "the header's length is 23; allowed are 24 and more"),
-        ({"length": 0xFFFFFFFF}, "the header alone 4294967303"),
-        ({"program_size": 8}, "the flatbuffer is said to have 8 bytes"),
-        ({"program_size": 2**64 - 1}, "said to have 18446744073709551615 bytes; the file has"),
+        ({"length": 0xFFFFFFFF}, "fewer than its header of 4,294,967,303 bytes"),
+        ({"program_size": 8}, "the program has 8 bytes, fewer than its header"),
+        (
+            {"program_size": 2**64 - 1},
+            "damaged: its header announces 18,446,744,073,709,551,615 bytes",
+        ),
         ({"segment_base_offset": 64}, "segments are said to begin at 64, inside the flatbuffer"),
         (
             {"segment_base_offset": 2**64 - 1},
-            r"bytes are promised \(segments from 18446744073709551615",
+            r"damaged: .* bytes in all \(segments of .* from offset 0xffffffffffffffff\)",
         ),
-        ({"segment_data_size": 2**64 - 1}, "bytes are promised"),
+        ({"segment_data_size": 2**64 - 1}, "damaged: its header announces"),
     ],
 )
 def test_headers_that_lie_are_refused(data: bytes, changes: dict[str, int], text: str) -> None:
@@ -228,23 +231,27 @@ def test_every_truncation_is_refused(data: bytes) -> None:
 def test_truncation_says_how_many_bytes_are_missing(data: bytes) -> None:
     with pytest.raises(InvalidProgramError) as caught:
         opened(data[:-1])
-    assert f"{len(data)} bytes are promised" in str(caught.value)
-    assert f"the file has {len(data) - 1}" in str(caught.value)
-    assert "hint: the file is cut short" in str(caught.value)
+    text = str(caught.value)
+    assert f"is cut short: its header announces {len(data):,} bytes in all" in text
+    assert f"the file has {len(data) - 1:,} bytes" in text
+    assert text.endswith("hint: fetch or write it again")
 
 
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"", "has 0 bytes; a program has at least 8\nhint: the file is empty"),
-        (b"abc", "has 3 bytes; a program has at least 8"),
+        (b"", "is empty\nhint: fetch or write it again"),
+        (b"abc", "is cut short: it has 3 bytes, and a program has at least 8"),
         (b"\x10\0\0\0ET11" + bytes(60), "is of version ET11; this reader knows ET12"),
-        (b"\x10\0\0\0BP08" + bytes(60), "hint: it is a bundled program"),
-        (b"\x10\0\0\0FT01" + bytes(60), "hint: it is a data file (.ptd): give it as data_path"),
-        (b"\x10\0\0\0ED00" + bytes(60), "hint: it is an ETDump"),
-        (b"PK\x03\x04" + bytes(60), "hint: it is a zip archive"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "hint: it is a Git LFS pointer"),
-        (b"\x7fELF" + bytes(60), "hint: it is a compiled library"),
+        (
+            b"\x10\0\0\0BP08" + bytes(60),
+            "it is a bundled program (.bpte)\nhint: open it with pteron.compat.bundled",
+        ),
+        (b"\x10\0\0\0FT01" + bytes(60), "it is a data file (.ptd)\nhint: give it as data_path"),
+        (b"\x10\0\0\0ED00" + bytes(60), "it is an ETDump"),
+        (b"PK\x03\x04" + bytes(60), "it is a zip archive"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "it is a Git LFS pointer"),
+        (b"\x7fELF" + bytes(60), "it is a compiled library"),
         (b"hello world", "bytes 4 to 8 are b'o wo', not b'ET12'"),
     ],
 )

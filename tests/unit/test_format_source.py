@@ -121,7 +121,7 @@ def test_a_missing_file_is_named_with_the_folder_that_exists(tmp_path: Path) -> 
         open_source(missing)
     assert isinstance(caught.value, FileNotFoundError)
     assert caught.value.code == 0x22
-    assert str(caught.value) == f"{missing} does not exist\nhint: the folder {tmp_path} exists"
+    assert str(caught.value) == f"{missing} does not exist\nhint: of its folders, {tmp_path} exists"
 
 
 def test_a_folder_is_refused_with_what_it_holds(tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "error", "text"),
     [
-        (3, InvalidTypeError, "a int is not a file"),
-        (None, InvalidTypeError, "a NoneType is not a file"),
+        (3, InvalidTypeError, "expected a path, .* got int"),
+        (None, InvalidTypeError, "expected a path, .* got None"),
         (io.StringIO("text"), InvalidTypeError, "is open as text"),
         ("a\0b", AccessFailedError, "cannot be read: embedded null byte"),
     ],

@@ -125,8 +125,14 @@ def test_a_view_over_its_base() -> None:
     steps = [kernel(RELU, 0, 1, 1), kernel(3, 1, 5, 2), kernel(MUL, 1, 2, 3, 3)]
     operators = (*OPERATORS, VIEW)
     assert found(values, steps, inputs=[0], outputs=[2, 3], operators=operators) == []
-    values[2] = tensor(2, 2, at=24, dynamic=True)  # not the base's bytes
-    assert len(found(values, steps, inputs=[0], outputs=[2, 3], operators=operators)) == 1
+    values[2] = tensor(2, 2, at=24, dynamic=True)  # et_view re-points it to the base's bytes
+    assert found(values, steps, inputs=[0], outputs=[2, 3], operators=operators) == []
+    values[3] = tensor(4, at=24)  # written over half of the base, which the view still needs
+    texts = found(values, steps, inputs=[0], outputs=[2, 3], operators=operators)
+    assert [("%1 " in text, "%2 " in text, "%3 " in text) for text in texts] == [
+        (False, True, True),
+        (True, False, True),
+    ]
 
 
 def test_writing_over_a_view_that_is_needed() -> None:

@@ -122,7 +122,7 @@ RULES: dict[str, tuple[Edit, str]] = {
     "jump condition": (set_step(0, ex.JumpFalseCall(9, 4), branches), "the condition is value 9"),
     "kind of condition": (
         set_step(0, ex.JumpFalseCall(9, 4)),
-        "the condition is %9 str 'naïve'; allowed are a truth value and a tensor",
+        "the condition is %9 str 'naïve'; allowed are a bool and a bool tensor",
     ),
     "freed": (set_step(5, ex.FreeCall(5), branches), "what is freed is value 5"),
     "kind of what is freed": (
@@ -510,11 +510,16 @@ def test_calls_that_name_too_many_values_are_refused(monkeypatch: pytest.MonkeyP
     assert violations(write(program(plan(values, [kernel(0, 1, 0)])))) == []
 
 
-def test_too_many_values_in_use_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_VALUES_IN_USE", 10)
-    values = [tensor(4, at=16 * at) for at in range(12)]
-    data = write(program(plan(values, [kernel(0, *range(12))], inputs=list(range(11)))))
-    with pytest.raises(OutOfResourcesError, match="more than 10 planned values are in use"):
+def test_values_that_lie_over_each_other_without_end_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = [tensor(4, at=16 * at) for at in range(20)]
+    values = [*small, tensor(80, at=0)]
+    steps = [kernel(0, *range(20)), kernel(0, 20, 0), kernel(0, 20, 0)]
+    data = write(program(plan(values, steps, inputs=list(range(19)))))
+    violations(data)
+    monkeypatch.setattr(limits, "MAX_ARGUMENTS_PER_METHOD", 30)
+    with pytest.raises(OutOfResourcesError, match="more ways than 30"):
         violations(data)
 
 
@@ -530,11 +535,11 @@ def test_a_missing_initial_value_blocks_its_method_only() -> None:
     found = find_violations(pte)
     assert [violation.blocks for violation in found] == [False]
     assert "initial value index 2 does not exist; the file has 2" in str(found[0])
-    verify_program(pte)
+    verified = verify_program(pte)
     first, second = pte.program.execution_plan
-    verify_method(pte, second)
+    verify_method(pte, verified, second.name)
     with pytest.raises(InvalidProgramError, match="initial value index 2 does not exist"):
-        verify_method(pte, first)
+        verify_method(pte, verified, first.name)
 
 
 # -- every file that an exporter wrote is correct -------------------------------------------------

@@ -21,8 +21,9 @@ import torch
 from pteron import limits
 from pteron.backends.bridge_group import Elsewhere, WorkerGroup
 from pteron.backends.bridge_program import METHOD, DelegateProgram, write_program
+from pteron.backends.installed_executorch import installed_executorch
 from pteron.backends.interface import Backend, BackendInitContext, DelegateHandle
-from pteron.backends.registry import installed_executorch
+from pteron.backends.readers import call_shape, reader_of
 from pteron.errors import (
     DelegateInvalidCompatibilityError,
     DelegateInvalidHandleError,
@@ -33,12 +34,6 @@ from pteron.format.schema import Tensor
 from pteron.memory.hierarchical_allocator import dense_strides
 
 logger = logging.getLogger("pteron")
-
-_STATELESS = frozenset({"XnnpackBackend"})
-"""Delegates that keep nothing from call to call, so that a reset has nothing to do."""
-
-_WITHOUT_CODE = frozenset({"XnnpackBackend"})
-"""Delegates whose blobs are known to hold no machine code."""
 
 
 @cache
@@ -93,7 +88,7 @@ class ExecutorchBridge(Backend):
     @property
     def runs_native_code(self) -> bool:
         """Whether the blob may hold machine code, as far as pteron can tell."""
-        return self.id not in _WITHOUT_CODE
+        return reader_of(self.id).may_hold_code
 
     def init(self, context: BackendInitContext) -> DelegateHandle:
         """Make the program and load it."""
@@ -137,7 +132,7 @@ class ExecutorchBridge(Backend):
         )
         if not self._own_process:
             return _Handle(program, _Here(program))
-        group = context.instance.setdefault(f"{self.id}.worker", WorkerGroup())
+        group = context.instance_store.setdefault(f"{self.id}.worker", WorkerGroup())
         return _Handle(program, Elsewhere(program, group, executorch_version()))
 
 
@@ -218,6 +213,7 @@ class _Handle(DelegateHandle):
 
     def __init__(self, program: DelegateProgram, runner: _Runner) -> None:
         self._id = program.backend_id
+        self._keeps_state = reader_of(program.backend_id).keeps_state
         self._inputs, self._outputs = program.inputs, program.outputs
         self._orders = [
             value.dim_order
@@ -247,7 +243,7 @@ class _Handle(DelegateHandle):
     def reset(self) -> None:
         """Load the delegate again, unless it holds no state and is there."""
         runner = self._runner
-        if runner is not None and (self._id not in _STATELESS or runner.has_ended):
+        if runner is not None and (self._keeps_state or runner.has_ended):
             runner.load()
 
     def close(self) -> None:
@@ -273,31 +269,14 @@ def _describe(context: BackendInitContext) -> _Call:
     both, and all named data is handed over.
     """
     tensors = [p for p, value in enumerate(context.args) if isinstance(value, Tensor)]
-    found = _describe_xnnpack(context) if context.backend_id == "XnnpackBackend" else None
-    if found is None:
+    shape = call_shape(context.blob)  # a damaged blob is refused before native code reads it
+    if shape is None:
         either = tuple(p for p in tensors if p >= context.first_unwritten)
         return _Call(tuple(tensors), either, context.named_data.keys())
-    outputs, keys = found
-    first = len(context.args) - outputs
+    first = len(context.args) - shape.outputs
     return _Call(
-        tuple(p for p in tensors if p < first), tuple(p for p in tensors if p >= first), keys
+        tuple(p for p in tensors if p < first), tuple(p for p in tensors if p >= first), shape.keys
     )
-
-
-def _describe_xnnpack(context: BackendInitContext) -> tuple[int, tuple[str, ...]] | None:
-    """Return the number of outputs and the keys that an XNNPACK blob names.
-
-    A damaged blob is refused here, before native code reads it; None if it is of a version that
-    only executorch may know.
-    """
-    from pteron.backends.xnnpack.blob import read_blob
-
-    try:
-        graph = read_blob(context.processed).graph
-    except DelegateInvalidCompatibilityError:
-        return None
-    keys = tuple(entry.named_key for entry in graph.constants if entry.named_key)
-    return len(graph.output_ids), tuple(dict.fromkeys(keys))
 
 
 __all__ = ["ExecutorchBridge", "executorch_version", "wheel_runtime"]

@@ -7,11 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pteron.backends.blob_reader import DelegateBlob
+
 if TYPE_CHECKING:
     import torch
 
     from pteron.format.schema import CompileSpec, EValue
     from pteron.program.data_map import NamedDataMap
+
+
+def allocate_on_device(nbytes: int, device: torch.device) -> torch.Tensor:
+    """Return a flat uint8 tensor from a device's allocator; NotFoundError if there is no device."""
+    from pteron.memory.program_memory import require_allocator
+
+    return require_allocator(device, "a delegate's memory").allocate(nbytes, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +44,30 @@ class BackendInitContext:
     """What the file says of the call's values: the inputs, then the outputs."""
     native_code: bool
     """Whether this process may run native code that the file carries (DESIGN, V3)."""
-    shared: dict[Any, Any] = field(default_factory=dict)
-    """State that all delegates of one program share, such as weights by key. A backend uses keys
-    that begin with its own id. It lives as long as the program or one of its methods."""
-    instance: dict[Any, Any] = field(default_factory=dict)
-    """The same, but of one method instance: state that two instances must not share."""
+    program_store: dict[Any, Any] = field(default_factory=dict)
+    """What all delegates of one program share, such as weights by key. A backend uses keys that
+    begin with its own id. It lives as long as the program or one of its methods."""
+    instance_store: dict[Any, Any] = field(default_factory=dict)
+    """The same for the delegates of one method instance, which no other instance sees."""
+    state_store: dict[Any, Any] = field(default_factory=dict)
+    """The same for state that the file names: methods that a program keeps have one together, an
+    independent instance has its own (DESIGN, S2)."""
+    allocate: Callable[[int, torch.device], torch.Tensor] = allocate_on_device
+    """Returns a flat uint8 tensor of so many bytes on a device, from the device's allocator."""
     first_unwritten: int = 0
     """Position in ``args`` from which on nothing gave a value a content before the call. All
     before it are inputs; where the outputs begin, at or after it, only the blob says."""
+
+    @property
+    def blob(self) -> DelegateBlob:
+        """The delegate as the backend's reader takes it."""
+        return DelegateBlob(
+            self.backend_id,
+            self.processed,
+            self.compile_specs,
+            self.method_name,
+            self.delegate_index,
+        )
 
 
 class DelegateHandle(ABC):
@@ -57,6 +82,11 @@ class DelegateHandle(ABC):
         so), or Python numbers, strings and None. Outputs are written into their tensors, which are
         resized (``Tensor.resize_``) if their shape is dynamic.
         """
+
+    @property
+    def changes(self) -> Sequence[int] | None:
+        """Positions of the call's values that a run may write; None if it may be any of them."""
+        return None
 
     def reset(self) -> None:  # noqa: B027 - most delegates hold no state
         """Bring state inside the delegate back to its initial value."""

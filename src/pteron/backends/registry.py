@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
-from importlib.util import find_spec
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from pteron.backends.installed_executorch import installed_executorch
 from pteron.backends.interface import Backend
 from pteron.errors import BackendMissingError, InvalidTypeError
 from pteron.plugins import (
@@ -28,11 +29,26 @@ from pteron.plugins import (
 
 logger = logging.getLogger("pteron")
 
-BUILT_IN: dict[str, str] = {
-    "CudaBackend": "pteron.backends.cuda:CudaBackend",
-    "XnnpackBackend": "pteron.backends.xnnpack:XnnpackBackend",
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """Where the two faces of a backend of this package are, as ``module:class``."""
+
+    backend: str
+    """What runs delegates."""
+    reader: str
+    """What reads their blobs, without torch."""
+
+
+BUILT_IN: dict[str, BuiltIn] = {
+    "CudaBackend": BuiltIn(
+        "pteron.backends.cuda:CudaBackend", "pteron.backends.cuda.reader:CudaReader"
+    ),
+    "XnnpackBackend": BuiltIn(
+        "pteron.backends.xnnpack:XnnpackBackend", "pteron.backends.xnnpack.reader:XnnpackReader"
+    ),
 }
-"""Where the backend with an id is: module and class."""
+"""The backends of this package, by id."""
 
 BRIDGE = "executorch"
 """The name under which a caller asks for executorch's own runtime to run a delegate."""
@@ -164,9 +180,9 @@ def _load(backend_id: str) -> Backend | None:
         backend = _from_package(entry_point)
         if backend is not None:
             return backend
-    place = BUILT_IN.get(backend_id)
-    if place is not None:
-        module, _, name = place.partition(":")
+    built_in = BUILT_IN.get(backend_id)
+    if built_in is not None:
+        module, _, name = built_in.backend.partition(":")
         return _instance(getattr(import_module(module), name))
     # Where a package was installed to run these delegates, executorch is not what was asked for.
     return None if brought else _bridge(backend_id, own_process=True)
@@ -190,13 +206,13 @@ def _from_package(entry_point: EntryPoint) -> Backend | None:
 def _instance(found: Any) -> Backend:
     backend = found() if isinstance(found, type) else found
     if not isinstance(backend, Backend):
-        raise InvalidTypeError(f"{found!r} is no pteron.backends.interface.Backend")
+        raise InvalidTypeError(f"{found!r} is not a pteron.backends.interface.Backend")
     return backend
 
 
 def _bridge(backend_id: str, *, own_process: bool) -> Backend | None:
     """Return executorch's own runtime as a backend, if it is installed and has the id."""
-    if find_spec("executorch") is None:
+    if installed_executorch() is None:
         return None
     from pteron.backends.executorch_bridge import ExecutorchBridge
 
@@ -221,16 +237,6 @@ def runtime_of(backend_id: str) -> str:
     if found is None:
         return "nothing here; pip install executorch"
     return f"executorch {found} if it has it"
-
-
-def installed_executorch() -> str | None:
-    """Return the version of the installed executorch package; None if there is none."""
-    if find_spec("executorch") is None:
-        return None
-    try:
-        return version("executorch")
-    except PackageNotFoundError:
-        return "of unknown version"
 
 
 def _missing_hint() -> str:

@@ -12,7 +12,8 @@ from pteron.errors import NotFoundError
 from pteron.format.ptd import PtdFile, read_ptd
 from pteron.format.pte import PteFile, read_pte
 from pteron.format.schema import ExecutionPlan
-from pteron.format.source import ByteSource, open_source
+from pteron.format.source import ByteSource, SourceData, open_source
+from pteron.program.signature import nearest
 from pteron.program.verify import verify_program, verify_ptd
 
 DATA_MAGIC: Final = b"FT01"
@@ -61,7 +62,7 @@ def working(source: ByteSource) -> AbstractContextManager[object]:
     return progress.working(f"checking {source.name}")
 
 
-def open_data(paths: Sequence[str]) -> tuple[PtdFile, ...]:
+def open_data(paths: Sequence[SourceData]) -> tuple[PtdFile, ...]:
     """Open data files and check all of them."""
     return tuple(read_verified_ptd(open_source(path)) for path in paths)
 
@@ -77,6 +78,8 @@ def find_plan(pte: PteFile, name: str) -> ExecutionPlan:
     """Return the plan of a method, or raise NotFoundError with the names there are."""
     plans = {plan.name: plan for plan in pte.program.execution_plan}
     if name not in plans:
+        near = nearest(name, plans)
+        meant = f" (did you mean {near}?)" if near is not None else ""
         known = ", ".join(plans) or "none"
-        raise NotFoundError(f"{pte.source.name} has no method {name!r}; it has: {known}")
+        raise NotFoundError(f"{pte.source.name} has no method {name!r}{meant}; it has: {known}")
     return plans[name]

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from pteron.cli.inspect_page import value_text
-from pteron.cli.value_facts import Value
-from pteron.errors import AccessFailedError, InvalidArgumentError, NotSupportedError
+from pteron.errors import (
+    AccessFailedError,
+    InvalidArgumentError,
+    NotSupportedError,
+    missing_package,
+)
+from pteron.executor.signature import ValueInfo
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,7 +36,7 @@ class Layout(NamedTuple):
     dynamic: bool
 
 
-def load_image(path: Path, value: Value, scale: str | None) -> torch.Tensor:
+def load_image(path: Path, info: ValueInfo, scale: str | None) -> torch.Tensor:
     """Return a picture in the shape and element type of an input.
 
     Converted to grey (1 channel), RGB (3) or RGBA (4), turned as its EXIF data say, and resized
@@ -40,9 +44,11 @@ def load_image(path: Path, value: Value, scale: str | None) -> torch.Tensor:
     to 1, ``signed`` -1 to 1, ``imagenet`` normalised, ``byte`` 0 to 255; None is ``unit`` for float
     inputs, and ``byte`` for integers, less 128 for int8.
     """
-    layout = layout_of(value)
-    dtype = getattr(torch, str(value["dtype"]))
-    _check_scale(scale, dtype, layout, value)
+    layout = layout_of(info)
+    dtype = info.dtype
+    if dtype is None:
+        raise _takes_none(info)
+    _check_scale(scale, dtype, layout, info)
     image = _open(path, _MODES[layout.channels])
     room = (layout.width, layout.height)
     fits = layout.dynamic and image.width <= layout.width and image.height <= layout.height
@@ -55,14 +61,14 @@ def load_image(path: Path, value: Value, scale: str | None) -> torch.Tensor:
     scaled = _scale(pixels, scale, dtype)
     if layout.channels_first:
         scaled = scaled.permute(2, 0, 1)
-    rank = len(value["sizes"] or ())
+    rank = len(info.shape or ())
     return (scaled.squeeze() if rank == 2 else scaled[(None,) * (rank - 3)]).contiguous()
 
 
-def layout_of(value: Value) -> Layout:
+def layout_of(info: ValueInfo) -> Layout:
     """Return how an input takes a picture, or raise InvalidArgumentError if it cannot."""
-    sizes = value["sizes"] or []
-    dynamic = bool(value["dynamic"])
+    sizes = info.shape or ()
+    dynamic = info.is_dynamic
     shape = sizes[1:] if len(sizes) == 4 and (sizes[0] == 1 or dynamic) else sizes
     if len(shape) == 2:
         return Layout(1, shape[0], shape[1], channels_first=False, dynamic=dynamic)
@@ -70,26 +76,26 @@ def layout_of(value: Value) -> Layout:
         return Layout(shape[0], shape[1], shape[2], channels_first=True, dynamic=dynamic)
     if len(shape) == 3 and shape[2] in _MODES:
         return Layout(shape[2], shape[0], shape[1], channels_first=False, dynamic=dynamic)
-    raise InvalidArgumentError(
-        f"input {value['position']} is {value_text(value)}, which takes no picture",
+    raise _takes_none(info)
+
+
+def _takes_none(info: ValueInfo) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{info.label} is {info.type_text}, which does not take a picture",
         hint="shapes such as 1 x 3 x H x W, 1 x H x W x 1 or H x W take one",
     )
 
 
-def _check_scale(scale: str | None, dtype: torch.dtype, layout: Layout, value: Value) -> None:
+def _check_scale(scale: str | None, dtype: torch.dtype, layout: Layout, info: ValueInfo) -> None:
     if dtype.is_complex or dtype == torch.bool:
-        raise InvalidArgumentError(
-            f"input {value['position']} is {value_text(value)}, which takes no picture"
-        )
+        raise _takes_none(info)
     if scale not in (None, "byte") and not dtype.is_floating_point:
         raise InvalidArgumentError(
-            f"--image-scale {scale} makes fractions; input {value['position']} is "
-            f"{value_text(value)}"
+            f"--image-scale {scale} makes fractions; {info.label} is {info.type_text}"
         )
     if scale == "imagenet" and layout.channels != 3:
         raise InvalidArgumentError(
-            f"--image-scale imagenet is for 3 channels; input {value['position']} has "
-            f"{layout.channels}"
+            f"--image-scale imagenet is for 3 channels; {info.label} has {layout.channels}"
         )
 
 
@@ -109,10 +115,8 @@ def _scale(pixels: torch.Tensor, scale: str | None, dtype: torch.dtype) -> torch
 def _open(path: Path, mode: str) -> Image:
     try:
         from PIL import Image, ImageOps
-    except ImportError:
-        raise NotSupportedError(
-            f"{path} needs the package Pillow", hint="pip install pillow"
-        ) from None
+    except ModuleNotFoundError as error:
+        raise missing_package(error, f"reading {path}") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -124,12 +128,20 @@ def _open(path: Path, mode: str) -> Image:
                     )
                 return ImageOps.exif_transpose(image).convert(mode)
     except FileNotFoundError:
-        raise AccessFailedError(f"input file {path} does not exist") from None
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        Image.DecompressionBombError,
-        Image.DecompressionBombWarning,
-    ) as error:
-        raise AccessFailedError(f"input file {path} cannot be read: {error}") from error
+        raise AccessFailedError(f"input file {path} does not exist", filename=str(path)) from None
+    except IsADirectoryError:
+        raise AccessFailedError(
+            f"input file {path} is a folder; give a file", filename=str(path)
+        ) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise AccessFailedError(
+            f"input file {path} has more pixels than Pillow reads (it guards against decompression "
+            "bombs)",
+            filename=str(path),
+        ) from error
+    except (OSError, ValueError, SyntaxError) as error:
+        empty = path.stat().st_size == 0
+        raise AccessFailedError(
+            f"input file {path} {'is empty' if empty else 'is not a picture, or is cut short'}",
+            filename=str(path),
+        ) from error

@@ -8,7 +8,6 @@ from typing import TypedDict
 
 from pteron.cli.native_code import (
     NativeCode,
-    delegate_blob,
     find_native_code,
     native_code_of_data,
 )
@@ -27,11 +26,12 @@ from pteron.format.schema import (
     Tensor,
     TensorLayout,
 )
+from pteron.program.constants import find_constants
 from pteron.program.data_map import NamedDataMap
 from pteron.program.disasm import format_instruction, format_value
 from pteron.program.memory_plan import MemoryPlan
 
-JSON_VERSION = 1
+JSON_VERSION = 2
 """Raised when a key of ``--json`` changes its meaning or goes; new keys do not raise it."""
 
 _SPEC_SHOWN_BYTES = 64
@@ -346,8 +346,8 @@ def _method(pte: PteFile, plan: ExecutionPlan, *, instructions: bool, values: bo
         name=plan.name,
         num_instructions=len(plan.instructions),
         num_values=len(plan.values),
-        inputs=describe_inputs(memory),
-        outputs=describe_outputs(memory),
+        inputs=describe_inputs(plan),
+        outputs=describe_outputs(plan),
         operators=list(_operators(plan)),
         other_instructions={
             "move": kinds["MoveCall"],
@@ -400,7 +400,7 @@ def _delegates(pte: PteFile, plan: ExecutionPlan) -> Iterator[Delegate]:
             id=delegate.id,
             runtime=runtime_of(delegate.id),
             calls=calls[index],
-            blob_bytes=delegate_blob(pte, delegate).nbytes,
+            blob_bytes=pte.delegate_data(delegate).nbytes,
             blob_location=delegate.processed.location.name.lower(),
             blob_index=delegate.processed.index,
             compile_specs=[_spec(spec) for spec in delegate.compile_specs],
@@ -448,17 +448,9 @@ def _constants(
     pte: PteFile, data_map: NamedDataMap, plans: Sequence[ExecutionPlan]
 ) -> Iterator[Constant]:
     """Yield the constants, the largest first."""
-    found: dict[object, tuple[Tensor, dict[str, None]]] = {}
-    for plan in plans:
-        for value in plan.values:
-            if isinstance(value, Tensor) and value.is_constant:
-                key = value.fully_qualified_name if value.is_external else value.data_buffer_idx
-                tensor, methods = found.setdefault((value.is_external, key), (value, {}))
-                methods[plan.name] = None
-                if value.nbytes > tensor.nbytes:
-                    found[value.is_external, key] = (value, methods)
-    for tensor, methods in sorted(found.values(), key=lambda item: -item[0].nbytes):
-        yield _constant(pte, data_map, tensor, list(methods))
+    found = sorted(find_constants(plans), key=lambda item: -item[0].nbytes)
+    for tensor, methods in found:
+        yield _constant(pte, data_map, tensor, methods)
 
 
 def _constant(pte: PteFile, data_map: NamedDataMap, tensor: Tensor, methods: list[str]) -> Constant:

@@ -19,8 +19,12 @@ from pteron.cli.inspect_facts import (
 from pteron.cli.native_code import NativeCode
 from pteron.cli.page import Page, count, size
 from pteron.cli.value_facts import Value
+from pteron.program.signature import tensor_text
 
 _T = TypeVar("_T")
+
+_DETAILS_SHOWN = 8
+"""Entries of a list about native code that are shown."""
 
 
 def page_of_program(program: Program, *, top: int) -> Page:
@@ -96,6 +100,8 @@ def _show_method(page: Page, method: Method) -> None:
         f"method {method['name']}: {count(method['num_instructions'], 'instruction')}, "
         f"{count(method['num_values'], 'value')}{planned_text(method['planned_bytes'])}"
     )
+    if any(value["dynamic"] for value in (*method["inputs"], *method["outputs"])):
+        page.line("  <= marks an upper bound; the file does not say which dimensions are fixed")
     _show_values(page, method["inputs"], method["outputs"])
     calls = [(operator["name"], f"{operator['calls']:,}") for operator in method["operators"]]
     calls += [(f"({kind})", f"{n:,}") for kind, n in method["other_instructions"].items() if n]
@@ -143,7 +149,7 @@ def _show_values(page: Page, inputs: Sequence[Value], outputs: Sequence[Value]) 
 
 
 def value_text(value: Value) -> str:
-    """Return ``float32[1, 3]``, or the kind and the number of a value that is no tensor."""
+    """Return ``float32[1, 3]``, or the kind and the number of a value that is not a tensor."""
     if value["kind"] != "tensor":
         return (
             value["kind"] if value["literal"] is None else f"{value['kind']} {value['literal']!r}"
@@ -160,23 +166,6 @@ def _where(value: Value) -> str:
     if value["planned"]:
         return device
     return "unplanned" if device == "cpu" else f"unplanned, {device}"
-
-
-def tensor_text(
-    dtype: str | None,
-    sizes: Sequence[int] | None,
-    dim_order: Sequence[int] | None = None,
-    *,
-    dynamic: bool = False,
-) -> str:
-    """Return ``float32[<=8, 3]``, with the dim order if it is not the usual one."""
-    if dtype is None or sizes is None:
-        return "bytes"
-    bound = "<=" if dynamic else ""
-    text = f"{dtype}[{', '.join(f'{bound}{size}' for size in sizes)}]"
-    if dim_order is not None and list(dim_order) != list(range(len(sizes))):
-        text += f" order {list(dim_order)}"
-    return text
 
 
 def _show_delegates(page: Page, delegates: Sequence[Delegate]) -> None:
@@ -276,8 +265,10 @@ def _show_native_code(page: Page, codes: Sequence[NativeCode]) -> None:
         "that asks (--native-code refuse keeps it from doing so)"
     )
     for code in codes:
-        for name, text in _native_code_lines(code):
-            page.line(f"  {name:<11}{text}")
+        lines = _native_code_lines(code)
+        width = max(11, *(len(name) + 2 for name, _ in lines))
+        for name, text in lines:
+            page.line(f"  {name:<{width}}{text}")
         if code is not codes[-1]:
             page.line()
 
@@ -292,13 +283,18 @@ def _native_code_lines(code: NativeCode) -> list[tuple[str, str]]:
         lines.append(("sha256", str(code["sha256"])))
     if code["used_by"]:
         lines.append(("used by", "; ".join(code["used_by"])))
-    if code["cuda"] is not None:
-        cuda = code["cuda"]
-        kernels = count(len(cuda["kernels"]), "kernel")
-        lines.append(("GPU", f"{', '.join(cuda['gpu_architectures']) or 'none'}; {kernels}"))
-        lines.append(("libraries", ", ".join(cuda["libraries"])))
-        lines.append(("needs", f"{count(cuda['undefined_symbols'], 'symbol')} of the process"))
+    lines += [(name.replace("_", " "), _detail(fact)) for name, fact in code["details"].items()]
     return lines
+
+
+def _detail(fact: str | int | list[str]) -> str:
+    if isinstance(fact, str):
+        return fact
+    if isinstance(fact, int):
+        return f"{fact:,}"
+    shown = ", ".join(fact[:_DETAILS_SHOWN]) or "none"
+    more = len(fact) - _DETAILS_SHOWN
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _cut(items: Sequence[_T], top: int) -> Sequence[_T]:

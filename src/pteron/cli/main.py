@@ -8,14 +8,15 @@ import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import Final, NamedTuple, NoReturn, Protocol, cast
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, cast
 
 from pteron import __version__
-from pteron.errors import PteronError
+from pteron.cli.arguments import EXIT_USAGE, Parser
+from pteron.errors import AccessFailedError, PteronError
 
 EXIT_OK: Final = 0
 EXIT_REFUSED: Final = 1
-EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
 
@@ -64,6 +65,8 @@ exit codes:
   1  the file, the input or the run was refused; the reason is on stderr
   2  the command line was not understood
   130  interrupted with Ctrl-C
+
+completion: eval "$(pteron --completion bash)", or zsh
 """
 
 
@@ -72,10 +75,16 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
         code = _run(words)
-        sys.stdout.flush()
+        _flush()
     except PteronError as error:
-        _report(error)
-        return EXIT_REFUSED
+        return _refused(error, as_json="--json" in words)
+    except ModuleNotFoundError as error:
+        from pteron.errors import missing_package
+
+        missing = missing_package(error, f"pteron {words[0]}")
+        if not isinstance(missing, PteronError):
+            raise
+        return _refused(missing, as_json="--json" in words)
     except BrokenPipeError:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
@@ -86,29 +95,70 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
+def _flush() -> None:
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from pteron.cli.page import output_failed
+
+        raise output_failed(error) from None
+
+
 def _run(words: list[str]) -> int:
-    parser = build_parser(words[0] if words else None)
-    if words and not words[0].startswith("-"):
+    if not words:
+        from pteron.cli.page import write
+
+        write(build_parser().format_help())
+        return EXIT_OK
+    if words[0] == "--completion":
+        from pteron.cli.completion import show_completion
+
+        return show_completion(words[1:])
+    parser = build_parser(words[0])
+    if not words[0].startswith("-"):
         _check_verb(parser, words[0])
     args, unknown = parser.parse_known_args(words)
     if unknown:
-        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        _refuse_words(args.parser, words[0], unknown)
     return cast("Callable[[argparse.Namespace], int]", args.run)(args)
 
 
-def _check_verb(parser: argparse.ArgumentParser, word: str) -> None:
+def _refuse_words(parser: Parser, verb: str, unknown: list[str]) -> None:
+    """Refuse words that the parser of a verb did not know."""
+    options = [word for word in unknown if word.startswith("-")]
+    if not options:
+        hint = "`pteron verify` takes several" if verb != "verify" else "put files first"
+        parser.fail(f"`pteron {verb}` takes one file; {unknown[0]!r} is one too many", hint)
+    from difflib import get_close_matches
+
+    option = options[0].partition("=")[0]
+    near = get_close_matches(option, parser._option_string_actions, n=1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    parser.error(f"`pteron {verb}` has no option {option}{meant}")
+
+
+def _check_verb(parser: Parser, word: str) -> None:
     names = [verb.name for verb in VERBS]
-    if word not in names:
-        from difflib import get_close_matches
+    if word in names:
+        return
+    if word in ("version", "help"):
+        parser.fail(f"{word!r} is not a verb", f"`pteron --{word}`")
+    if Path(word).exists() or word.endswith((".pte", ".ptd")):
+        parser.fail(f"{word!r} is a file; a verb comes first", f"`pteron inspect {word}`")
+    from difflib import get_close_matches
 
-        near = get_close_matches(word, names, n=1)
-        meant = f"did you mean {near[0]}? There are" if near else "there are"
-        parser.error(f"{word!r} is no verb; {meant} {', '.join(names)}")
+    near = get_close_matches(word, names, n=1)
+    meant = f"did you mean {near[0]}? There are" if near else "there are"
+    parser.error(f"{word!r} is not a verb; {meant} {', '.join(names)}")
 
 
-def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
+def build_parser(verb: str | None = None) -> Parser:
     """Return the parser. With a known verb, only that verb's module is imported."""
-    parser = _Parser(
+    parser = Parser(
         prog="pteron",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -116,6 +166,11 @@ def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"pteron {__version__}")
+    parser.add_argument(
+        "--completion",
+        metavar="SHELL",
+        help="write the completion of commands and options for bash or zsh",
+    )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True, prog="pteron")
     for name, summary in VERBS:
         one = verbs.add_parser(name, help=summary, allow_abbrev=False)
@@ -124,22 +179,14 @@ def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
-def _complete(parser: argparse.ArgumentParser, name: str) -> None:
+def _complete(parser: Parser, name: str) -> None:
     module = cast("VerbModule", import_module(f"pteron.cli.{name}"))
     parser.description = module.HELP
     parser.epilog = module.EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     module.add_arguments(parser)
+    parser.refuse_repeats()
     parser.set_defaults(run=module.run, parser=parser)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says where help is when the command line is not understood."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(
-            EXIT_USAGE, f"error: {message}\nhint: `{self.prog} --help` explains the options\n"
-        )
 
 
 _AS_OPTIONS: Final = (
@@ -151,19 +198,51 @@ _AS_OPTIONS: Final = (
 """How a hint names an argument of ``load_program``, and the option that is the same."""
 
 
-def _report(error: PteronError) -> None:
-    from pteron.cli.page import printable, write
-
+def _refused(error: PteronError, *, as_json: bool) -> int:
+    """Report an error on stderr, and with --json on stdout too."""
     if error.hint is not None:
         for pattern, option in _AS_OPTIONS:
             error.hint = re.sub(pattern, option, error.hint)
+    try:
+        _report(error)
+        if as_json and not str(error).startswith("the output cannot be written"):
+            _report_json(error)
+    except AccessFailedError as failure:  # stdout again
+        _report(failure)
+    except BrokenPipeError:
+        _silence_stdout()
+        return EXIT_BROKEN_PIPE
+    if isinstance(error, AccessFailedError) and str(error).startswith("the output cannot"):
+        _silence_stdout()
+    return EXIT_REFUSED
+
+
+def _report(error: PteronError) -> None:
+    from pteron.cli.page import printable, write
+
+    if sys.stderr is None:
+        return
     for number, line in enumerate(str(error).splitlines()):
         write(f"{'error: ' if number == 0 else ''}{printable(line)}\n", sys.stderr)
+
+
+def _report_json(error: PteronError) -> None:
+    from pteron.cli.page import show_json
+
+    facts = {
+        "kind": type(error).__name__,
+        "code": error.code,
+        "message": error.message,
+        "context": error.context,
+        "hint": error.hint,
+    }
+    show_json({"json_version": 1, "error": facts})
+    _flush()
 
 
 def _silence_stdout() -> None:
     """Keep the interpreter from complaining of the broken pipe once more as it ends."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # stdout is no file (a test's)
+    except (OSError, ValueError, AttributeError):  # stdout is closed, or not a file (a test's)
         return

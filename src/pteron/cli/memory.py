@@ -6,14 +6,24 @@ import argparse
 import sys
 from typing import TypedDict
 
+from pteron.cli.arguments import whole
 from pteron.cli.files import add_file, find_plan, open_program
 from pteron.cli.inspect_page import planned_text
 from pteron.cli.page import Page, count, is_unicode, line_width, show_json
-from pteron.devtools.memory_view import ASCII, UNICODE, draw_memory_plan, roles_of, slots_of
+from pteron.devtools.memory_view import (
+    ASCII,
+    MIN_WIDTH,
+    UNICODE,
+    draw_memory_plan,
+    roles_of,
+    slots_of,
+)
 from pteron.format.schema import Tensor
 from pteron.program.disasm import format_tensor
-from pteron.program.memory_plan import MemoryPlan, PlannedBuffer, PlannedSlot
+from pteron.program.memory_plan import MemoryPlan
 from pteron.program.memory_use import bytes_in_use
+from pteron.program.ownership import ProgramOwnership
+from pteron.program.slots import PlannedBuffer, PlannedSlot
 
 HELP = """\
 Draw the memory plan of a method: its buffers, the device of each, and the slots in them over the
@@ -52,6 +62,9 @@ class Buffer(TypedDict):
     peak_bytes: int
     peak_instruction: int
     holds_state: bool
+    owner: str
+    """``scratch``, ``own``, ``state`` or ``shared state``."""
+    because: str
     slots: list[Slot]
 
 
@@ -83,19 +96,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top",
         metavar="N",
-        type=int,
+        type=whole,
         default=20,
         help="how many slots of a buffer to draw, the largest; 0 draws all (default: 20)",
     )
     parser.add_argument(
         "--width",
         metavar="N",
-        type=int,
-        help="characters in a line (default: the terminal's width, or 100 in a pipe)",
+        type=_width,
+        help=f"characters in a line, at least {MIN_WIDTH} (default: the terminal's width, or 100 "
+        "in a pipe)",
     )
     parser.add_argument(
         "--json", action="store_true", help="write all buffers and slots as JSON (default: text)"
     )
+
+
+def _width(text: str) -> int:
+    number = whole(text)
+    if number < MIN_WIDTH:
+        raise argparse.ArgumentTypeError(f"a chart needs at least {MIN_WIDTH} characters")
+    return number
 
 
 def run(args: argparse.Namespace) -> int:
@@ -104,9 +125,11 @@ def run(args: argparse.Namespace) -> int:
     plans = pte.program.execution_plan
     if args.method is not None:
         plans = (find_plan(pte, args.method),)
-    memories = [MemoryPlan(plan) for plan in plans]
+    every = {plan.name: MemoryPlan(plan) for plan in pte.program.execution_plan}
+    memories = [every[plan.name] for plan in plans]
+    ownership = ProgramOwnership(every)
     if args.json:
-        methods = [_method(memory) for memory in memories]
+        methods = [_method(memory, ownership) for memory in memories]
         show_json(Plans(json_version=1, path=args.file, methods=methods))
         return 0
     page = Page()
@@ -120,7 +143,10 @@ def run(args: argparse.Namespace) -> int:
         page.heading(_title(memory))
         chart = draw_memory_plan(memory, width=width, top=args.top, glyphs=glyphs)
         for line in chart.splitlines():
-            page.line(line)
+            page.line(line, drawn=True)
+        for buffer in memory.buffers:
+            owned = ownership.of(memory.plan.name, buffer.index)
+            page.line(f"buffer {buffer.index} is {owned.owner.value}: {owned.because}")
     if empty:
         page.heading(f"{count(empty, 'method')} that plan{'s' if empty == 1 else ''} no memory")
     page.show()
@@ -141,16 +167,17 @@ def _by_device(memory: MemoryPlan) -> dict[str, int]:
     }
 
 
-def _method(memory: MemoryPlan) -> Method:
+def _method(memory: MemoryPlan, ownership: ProgramOwnership) -> Method:
     return Method(
         name=memory.plan.name,
         num_instructions=len(memory.plan.instructions),
         planned_bytes=_by_device(memory),
-        buffers=[_buffer(memory, buffer) for buffer in memory.buffers],
+        buffers=[_buffer(memory, buffer, ownership) for buffer in memory.buffers],
     )
 
 
-def _buffer(memory: MemoryPlan, buffer: PlannedBuffer) -> Buffer:
+def _buffer(memory: MemoryPlan, buffer: PlannedBuffer, ownership: ProgramOwnership) -> Buffer:
+    owned = ownership.of(memory.plan.name, buffer.index)
     use = bytes_in_use(memory, buffer.index)
     return Buffer(
         index=buffer.index,
@@ -159,6 +186,8 @@ def _buffer(memory: MemoryPlan, buffer: PlannedBuffer) -> Buffer:
         peak_bytes=max(use),
         peak_instruction=use.index(max(use)) - 1,
         holds_state=buffer.index in memory.state_buffers,
+        owner=owned.owner.value,
+        because=owned.because,
         slots=[_slot(memory, slot) for slot in slots_of(memory, buffer.index)],
     )
 

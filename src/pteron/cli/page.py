@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
-_GAP = "  "
+from pteron.cli.layout import Table, fitted, records, set_out, wrapped
+from pteron.errors import AccessFailedError
+
 _WIDTH = 100
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -21,17 +23,10 @@ class Heading(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Text that stays as it is."""
+    """Text; ``drawn`` is a drawing, which is never broken."""
 
     text: str
-
-
-class Table(NamedTuple):
-    """Rows under a header; ``right`` tells for each column whether it holds numbers."""
-
-    header: list[str]
-    rows: list[list[str]]
-    right: list[bool]
+    drawn: bool = False
 
 
 Block: TypeAlias = "Heading | Line | Table"
@@ -49,16 +44,22 @@ class Page:
             self.blocks.append(Line(""))
         self.blocks.append(Heading(printable(text)))
 
-    def line(self, text: str = "") -> None:
-        """Add one line."""
-        self.blocks.append(Line(printable(text)))
+    def line(self, text: str = "", *, drawn: bool = False) -> None:
+        """Add one line; a drawing is not broken on a narrow terminal."""
+        self.blocks.append(Line(printable(text), drawn))
 
     def table(
-        self, header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()
+        self,
+        header: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        right: Iterable[int] = (),
+        cut: int | None = None,
     ) -> None:
         """Add a table, an empty line between it and one above it.
 
-        Columns without content and tables without rows are left out.
+        Columns without content and tables without rows are left out. On a narrow terminal the cells
+        of column ``cut`` lose their last words.
         """
         cells = [[printable(cell) for cell in row] for row in rows]
         kept = [at for at in range(len(header)) if any(row[at] for row in cells)]
@@ -70,6 +71,7 @@ class Page:
                     [header[at] for at in kept],
                     [[row[at] for at in kept] for row in cells],
                     [at in right for at in kept],
+                    kept.index(cut) if cut in kept else None,
                 )
             )
 
@@ -78,49 +80,34 @@ class Page:
         return "".join(_plain(block) for block in self.blocks)
 
     def show(self) -> None:
-        """Write the page to stdout: with styles and folded cells on a terminal, else plain."""
-        if is_terminal(sys.stdout):
-            self._show_styled()
-        else:
+        """Write the page to stdout: with styles and in its width on a terminal, else plain."""
+        stream = sys.stdout
+        if stream is None or not is_terminal(stream):
             write(self.plain())
+            return
+        width = line_width(stream)
+        write("".join(f"{line}\n" for block in self.blocks for line in _styled(block, width)))
 
-    def _show_styled(self) -> None:
-        # Imported here: it costs as much as all the rest of `pteron inspect`.
-        from rich.console import Console
-        from rich.padding import Padding
-        from rich.table import Table as RichTable
-        from rich.text import Text
 
-        console = Console(highlight=False, markup=False, emoji=False)
-        for block in self.blocks:
-            if isinstance(block, Heading):
-                console.print(Text(block.text, style="bold"), soft_wrap=True)
-            elif isinstance(block, Line):
-                console.print(Text(block.text), soft_wrap=True)
-            else:
-                table = RichTable(
-                    box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0)
-                )
-                for title, right in zip(block.header, block.right, strict=True):
-                    table.add_column(title, justify="right" if right else "left", overflow="fold")
-                for row in block.rows:
-                    table.add_row(*map(Text, row))
-                console.print(Padding(table, (0, 0, 0, 2)))
+_BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+
+
+def _styled(block: Block, width: int) -> list[str]:
+    """Return the lines of a block on a terminal."""
+    if isinstance(block, Heading):
+        return [f"{_BOLD}{line}{_PLAIN}" for line in wrapped(block.text, width)]
+    if isinstance(block, Line):
+        return [block.text] if block.drawn else wrapped(block.text, width)
+    lines = fitted(block, width)
+    if lines is None:
+        return records(block, width)
+    return [f"{_DIM}{lines[0]}{_PLAIN}", *lines[1:]]
 
 
 def _plain(block: Block) -> str:
     if not isinstance(block, Table):
         return f"{block.text}\n"
-    rows = [block.header, *block.rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(block.header))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, block.right, strict=True)
-        ]
-        lines.append((_GAP + _GAP.join(cells)).rstrip())
-    return "\n".join(lines) + "\n"
+    return "\n".join(set_out(block)) + "\n"
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -130,6 +117,9 @@ def is_terminal(stream: TextIO) -> bool:
 
 def line_width(stream: TextIO) -> int:
     """Return the characters in a line of a terminal; 100 for anything else."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdigit() and int(told):
+        return int(told)
     try:
         return os.get_terminal_size(stream.fileno()).columns or _WIDTH
     except (OSError, ValueError, AttributeError):
@@ -152,13 +142,31 @@ def printable(text: str) -> str:
 
 
 def write(text: str, stream: TextIO | None = None) -> None:
-    """Write text as it is; a character that the stream cannot encode becomes an escape."""
+    """Write text as it is; a character that the stream cannot encode becomes an escape.
+
+    Raises:
+        AccessFailedError: Stdout is closed, or what it leads to is full.
+
+    """
     stream = sys.stdout if stream is None else stream
+    if stream is None:
+        raise AccessFailedError("the output cannot be written: stdout is closed")
     try:
-        stream.write(text)
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            encoding = stream.encoding or "ascii"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise output_failed(error) from None
+
+
+def output_failed(error: OSError) -> AccessFailedError:
+    """Return the error about output that cannot be written."""
+    reason = (error.strerror or "the device failed").lower()
+    return AccessFailedError(f"the output cannot be written: {reason}", errno=error.errno)
 
 
 def show_json(facts: Any) -> None:

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from pteron.cli.files import add_data, add_file
+from pteron.cli.arguments import positive, whole
+from pteron.cli.files import add_data, add_file, find_plan
 from pteron.cli.page import show_json
 from pteron.cli.progress import steps
-from pteron.errors import NotFoundError
+from pteron.errors import NotFoundError, PteronError
 
 if TYPE_CHECKING:
     from pteron.executor.method import Method
     from pteron.runtime import Program
 
+logger = logging.getLogger("pteron")
+
 HELP = """\
 Run a method of a program and show its outputs.
 
-Inputs are given in the program's order (`pteron inspect` lists them), each with --input:
+Give each input with --input, by name or in the program's order (`pteron inspect` lists them):
+  NAME=photo.png        the input NAME; without NAME= the first input that has no value yet
   photo.png             a picture: .png .jpg .bmp .gif .webp .tif (see --image-scale)
-  x.npy, x.npz          numpy arrays; all arrays of an .npz, in order or by input name
+  x.npy, x.npz          a numpy array, or several
   x.pt                  a tensor, or a list or dict of tensors, saved by torch.save
-  x.safetensors         tensors, in order or by input name
+  x.safetensors         tensors
   x.npz:mask            one entry of a file that holds several
   3  -0.5  true  none   a number, truth value or None
   [1,2,3]               a small tensor, of the element type that the input has
   hello                 a string, where the input is one
+
+The entries of .npz, .pt and .safetensors files go to the inputs of the same names. If the program
+has no names, and no entry is called input_0, input_1 and so on, they go in their order. A name that
+fits no input is an error.
 
 A picture becomes grey or RGB as the input's channels ask, is resized to the input's height and
 width if its own differ, and its values are scaled. An input shape of 1 x C x H x W, 1 x H x W x C,
@@ -37,6 +46,7 @@ EXAMPLES = """\
 examples:
   pteron run digits.pte --input digits/7.png
   pteron run model.pte --random 0 --repeat 100            how fast is it
+  pteron run model.pte --input image=photo.png --input temperature=0.5
   pteron run model.pte --input x.npy --output y.npz
   pteron run model.pte --input ids.pt --input '[[1,1,0]]' --method encode
   pteron run model.pte --data weights.ptd --random 0 --device-map cpu=cuda
@@ -72,6 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "shows it (default: allow)",
     )
     place.add_argument(
+        "--no-optimize",
+        action="store_true",
+        help="run every instruction as the file has it: compute no constant at load, leave out no "
+        "copy (default: optimize)",
+    )
+    place.add_argument(
         "--repeat",
         metavar="N",
         type=positive,
@@ -79,7 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run N times on the same inputs and state, and show how long it takes (default: 1)",
     )
     place.add_argument(
-        "--verbose", action="store_true", help="show pteron's log on stderr (default: no)"
+        "--verbose",
+        action="store_true",
+        help="say on stderr what happens: files, checks, kernels, delegates, bytes, milliseconds "
+        "(default: no)",
     )
 
 
@@ -120,21 +139,30 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--output",
         metavar="PATH",
-        help="also save the outputs: .npz or .safetensors (entries output_0, output_1, ...), .pt "
-        "(a list), or .npy (of a single output) (default: only show them)",
+        help="also save the outputs by name (output_0, output_1, ... where the program has no "
+        "names): .npz, .safetensors, .pt (a dict), or .npy (of a single output) (default: only "
+        "show them)",
+    )
+    group.add_argument(
+        "--select",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="show and save this output only, by name or position; may be given several times "
+        "(default: all outputs)",
     )
     group.add_argument(
         "--top",
         metavar="K",
-        type=int,
-        default=5,
-        help="show the K largest values of an output with the shape of scores, 1 x N; 0 shows "
-        "none (default: 5)",
+        type=whole,
+        help="show the K largest values of every float output of shape 1 x N; 0 shows none "
+        "(default: 5, of the first such output)",
     )
     group.add_argument(
         "--labels",
         metavar="PATH",
-        help="a text file with one label a line, shown beside the largest values (default: none)",
+        help="a text file with one label a line, one for each value of the scores, shown beside "
+        "the largest values (default: none)",
     )
     group.add_argument(
         "--json", action="store_true", help="write the summary as JSON (default: text)"
@@ -149,22 +177,18 @@ def device_move(text: str) -> tuple[str, str]:
     return source, target
 
 
-def positive(text: str) -> int:
-    """Return a number of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return number
-
-
 def run(args: argparse.Namespace) -> int:
     """Load, run, show and save."""
     from pteron.cli.run_inputs import collect_inputs
-    from pteron.cli.run_outputs import read_labels, save, show, summarise, writer_for
-    from pteron.cli.value_facts import describe_inputs, describe_outputs
+    from pteron.cli.run_outputs import (
+        check_labels,
+        read_labels,
+        save,
+        show,
+        summarise,
+        writer_for,
+    )
+    from pteron.executor.signature import Signature
     from pteron.runtime import Runtime
 
     _set_up_log(verbose=args.verbose)
@@ -176,12 +200,19 @@ def run(args: argparse.Namespace) -> int:
         data_path=args.data,
         device_map=dict(args.device_map),
         native_code=args.native_code,
+        optimize=not args.no_optimize,
     ) as program:
         name = choose_method(program, args.method)
-        memory = program.memory_plan(name)
+        signature = Signature(find_plan(program.pte, name))
+        names = {info.name for info in signature.outputs}
+        chosen = [int(one) if one.isdecimal() and one not in names else one for one in args.select]
+        positions = signature.choose(chosen or range(len(signature.outputs)))
+        facts = [signature.outputs[position] for position in positions]
+        if labels is not None:
+            check_labels(labels, args.labels, facts)
         inputs = collect_inputs(
             args.input,
-            describe_inputs(memory),
+            signature.inputs,
             seed=args.random,
             cast=args.cast,
             image_scale=args.image_scale,
@@ -190,13 +221,17 @@ def run(args: argparse.Namespace) -> int:
         method = program.load_method(name)
         load_ms = 1e3 * (time.perf_counter() - begin)
         outputs, times_ms = _run(method, inputs, args.repeat)
-        summary = summarise(
-            outputs, describe_outputs(memory), top=args.top, labels=labels, method=name
-        )
+        outputs = [outputs[position] for position in positions]
+        summary = summarise(outputs, facts, top=args.top, labels=labels, method=name)
         if args.repeat > 1:
             summary["load_ms"], summary["run_ms"] = load_ms, times_ms
         if args.output is not None:
-            save(outputs, args.output)
+            try:
+                save(outputs, facts, args.output)
+            except PteronError:
+                if not args.json:
+                    show(summary).show()
+                raise
             summary["saved_as"] = args.output
     if args.json:
         show_json(summary)
@@ -235,15 +270,21 @@ def _run(method: Method, inputs: list[Any], repeat: int) -> tuple[list[Any], lis
                 if isinstance(output, torch.Tensor) and output.is_cuda:
                     torch.cuda.synchronize(output.device)
             times_ms.append(1e3 * (time.perf_counter() - begin))
+            logger.info("ran method %r in %.3g ms", method.name, times_ms[-1])
     return outputs, times_ms
 
 
 def _set_up_log(*, verbose: bool) -> None:
-    import logging
-
-    logger = logging.getLogger("pteron")
+    for handler in [*logger.handlers]:  # of an earlier command in this process
+        if isinstance(handler, _Stderr):
+            logger.removeHandler(handler)
     if verbose:
-        logger.addHandler(logging.StreamHandler())
-        logger.setLevel(logging.DEBUG)
+        logger.addHandler(_Stderr())
+        logger.setLevel(logging.INFO)
     else:
         logger.addHandler(logging.NullHandler())
+        logger.setLevel(logging.NOTSET)
+
+
+class _Stderr(logging.StreamHandler[Any]):
+    """Writes the log to what stderr is when the command runs."""

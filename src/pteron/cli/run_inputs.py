@@ -3,138 +3,265 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any, Final, TypeAlias
-from zipfile import BadZipFile
+from typing import Any, Final
 
 import torch
 
 from pteron.cli.images import IMAGE_SUFFIXES, load_image
-from pteron.cli.inspect_page import value_text
-from pteron.cli.value_facts import Value
-from pteron.errors import (
-    AccessFailedError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    NotFoundError,
-    NotSupportedError,
-)
+from pteron.cli.input_files import READERS, Entries, find_entry, read_file
+from pteron.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
+from pteron.executor.signature import ValueInfo, example_value
+from pteron.program.signature import nearest
 
-Entries: TypeAlias = "list[tuple[str, Any]]"
-"""What a file holds, with the name of each entry ("" if it has none)."""
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One value that a word stands for."""
+
+    word: str
+    """What was typed behind ``--input``, without ``NAME=``."""
+    target: str | None
+    """The input that it is for, where the word or the entry says so."""
+    entry: str
+    """The name of the entry in the file, or ""."""
+    value: Any
+    """The value; None for a literal or picture, which is read for the input that takes it."""
+    is_read: bool
 
 
 def collect_inputs(
     words: Sequence[str],
-    wanted: Sequence[Value],
+    wanted: Sequence[ValueInfo],
     *,
     seed: int | None = None,
     cast: bool = False,
     image_scale: str | None = None,
 ) -> list[Any]:
-    """Return one value for each input of a method; with a seed, random ones for those not given."""
-    inputs: list[Any] = []
-    for word in words:
-        left = wanted[len(inputs) :]
-        if not left:
-            raise InvalidArgumentError(
-                f"--input {word} is one too many: the method takes {_listed(wanted)}"
-            )
-        given = _read(word, left, image_scale)
-        if len(given) > len(left):
-            raise InvalidArgumentError(
-                f"--input {word} holds {len(given)} values, but the method takes {_listed(wanted)}",
-                hint=f"choose one with --input {word}:NAME; there are "
-                f"{', '.join(name for name, _ in given[:8])}"
-                if given[0][0]
-                else None,
-            )
-        for value, (_, given_value) in zip(left, _by_name(given, left), strict=False):
-            inputs.append(_fit(given_value, value, word, cast=cast))
-    missing = wanted[len(inputs) :]
+    """Return one value for each input of a method; with a seed, random ones for those not given.
+
+    A value with a name goes to the input of that name. If one name fits, all names have to. Values
+    without a name go to the first input that has none yet.
+    """
+    given = _resolve([one for word in words for one in _parse(word, wanted)], wanted)
+    found: dict[int, Any] = {}
+    for info, one in _assign(given, wanted):
+        value = one.value if one.is_read else _read_for(one.word, info, image_scale)
+        found[info.position] = _fit(value, info, one.word, cast=cast)
+    missing = [info for info in wanted if info.position not in found and info.literal is None]
     if missing and seed is None:
         raise InvalidArgumentError(
-            f"{len(missing)} input(s) not given: the method takes {_listed(wanted)}",
-            hint="give each with --input, or use --random SEED",
+            f"{_count(len(missing), 'input')} not given: {_listed(missing)}",
+            hint=f"give each with --input, such as --input {missing[0].name}=FILE, or use "
+            "--random SEED",
         )
-    if missing:
-        generator = torch.Generator().manual_seed(seed or 0)
-        inputs += [random_value(value, generator) for value in missing]
-    return inputs
+    generator = torch.Generator().manual_seed(seed or 0)
+    return [
+        found[info.position] if info.position in found else example_value(info, generator)
+        for info in wanted
+    ]
 
 
-def _listed(wanted: Sequence[Value]) -> str:
-    if not wanted:
-        return "no inputs"
-    return ", ".join(
-        f"{value['position']}: {value_text(value)}"
-        + (f" ({value['name']})" if value["name"] else "")
-        for value in wanted
-    )
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
 
 
-def random_value(value: Value, generator: torch.Generator) -> Any:
-    """Return random numbers for a tensor, and what the program holds for anything else."""
-    if value["kind"] != "tensor":
-        return value["literal"]
-    dtype, sizes = _dtype(value), value["sizes"] or []
-    if dtype.is_floating_point or dtype.is_complex:
-        wide = torch.complex64 if dtype.is_complex else torch.float32
-        return torch.randn(sizes, generator=generator, dtype=wide).to(dtype)
-    if dtype in (torch.uint8, torch.int8):
-        limits = torch.iinfo(dtype)
-        return torch.randint(limits.min, limits.max + 1, sizes, generator=generator).to(dtype)
-    return torch.randint(0, 2, sizes, generator=generator).to(dtype)
-
-
-def _dtype(value: Value) -> torch.dtype:
-    dtype = getattr(torch, str(value["dtype"]), None)
-    if not isinstance(dtype, torch.dtype):
-        raise NotSupportedError(
-            f"input {value['position']} is {value_text(value)}, which this torch does not have"
-        )
-    return dtype
+def _listed(wanted: Sequence[ValueInfo]) -> str:
+    return ", ".join(f"{info.name}: {info.type_text}" for info in wanted) or "no inputs"
 
 
 # -- words ----------------------------------------------------------------------------------------
 
 
-def _read(word: str, left: Sequence[Value], image_scale: str | None) -> Entries:
-    """Return what a word stands for; ``left`` are the inputs that are not given yet."""
-    path, key = _split_key(word)
-    suffix = path.suffix.lower()
-    if suffix in IMAGE_SUFFIXES:
-        return [("", load_image(path, left[0], image_scale))]
-    reader = _READERS.get(suffix)
-    if reader is not None:
-        entries = _read_file(path, reader)
-        return entries if key is None else [_entry(path, entries, key)]
-    if left[0]["kind"] == "str":
-        return [("", _string(word))]
-    try:
-        return [("", _literal(word))]
-    except (ValueError, RecursionError):
-        known = " ".join(sorted([*_READERS, *IMAGE_SUFFIXES]))
+def _parse(word: str, wanted: Sequence[ValueInfo]) -> list[Given]:
+    """Return what a word stands for: several values if it is a file that holds several."""
+    name, what = _split_name(word, wanted)
+    path, key = _split_key(what)
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        return [Given(what, name, "", None, is_read=False)]
+    entries: Entries = read_file(path, reader)
+    if key is not None:
+        entries = [find_entry(path, entries, key)]
+    if name is None:
+        return [Given(what, None, entry, value, is_read=True) for entry, value in entries]
+    if len(entries) > 1:
+        names = ", ".join(entry for entry, _ in entries[:8] if entry)
         raise InvalidArgumentError(
-            f"--input {word} is neither a value (3, -0.5, true, none, [1,2,3]) nor a file of a "
-            f"known kind ({known})"
-        ) from None
+            f"--input {word}: {path} holds {len(entries)} values",
+            hint=f"choose one with {word}:NAME; there are {names}" if names else None,
+        )
+    return [Given(what, name, "", entries[0][1], is_read=True)]
+
+
+def _split_name(word: str, wanted: Sequence[ValueInfo]) -> tuple[str | None, str]:
+    """Return the name and the rest of ``image=photo.png``; a name that no input has is refused."""
+    for info in sorted(wanted, key=lambda info: -len(info.name)):
+        if word.startswith(f"{info.name}="):
+            return info.name, word[len(info.name) + 1 :]
+    match = re.match(r"([\w.\[\]-]+)=", word)
+    takes_text = any(info.kind in ("str", "none") for info in wanted)
+    if match is None or takes_text or Path(word).exists():
+        return None, word
+    raise _stranger(f"--input {word}", match[1], wanted)
+
+
+def _stranger(
+    what: str,
+    name: str,
+    wanted: Sequence[ValueInfo],
+    hint: str | None = None,
+    given: Sequence[str] = (),
+) -> NotFoundError:
+    near = nearest(name, [info.name for info in wanted if info.name not in given])
+    meant = f" (did you mean {near}?)" if near is not None else ""
+    return NotFoundError(
+        f"{what}: the method has no input {name!r}{meant}; it takes {_listed(wanted)}", hint=hint
+    )
 
 
 def _split_key(word: str) -> tuple[Path, str | None]:
     """Return the path and the entry of ``x.npz:mask``."""
-    for suffix in _READERS:
+    for suffix in READERS:
         path, found, key = word.rpartition(f"{suffix}:")
         if found and key:
             return Path(path + suffix), key
     return Path(word), None
 
 
+_NUMBERED: Final = re.compile(r"arr_\d+")
+"""The names that numpy gives to arrays which were saved without one."""
+
+
+def _resolve(given: Sequence[Given], wanted: Sequence[ValueInfo]) -> list[Given]:
+    """Send each named value to the input of its name; a name that none has is refused.
+
+    Names of entries count if one of them is an input's, or if the file names its inputs. Else the
+    entries go in their order.
+    """
+    names = {info.name for info in wanted}
+    by_name = any(one.target or one.entry in names for one in given) or (
+        len(wanted) > 1 and any(info.is_named for info in wanted)
+    )
+    found = []
+    for one in given:
+        if one.entry in names:
+            one = _for_input(one, one.entry)
+        elif by_name and one.entry and not _NUMBERED.fullmatch(one.entry):
+            raise _stranger_entry(one, given, wanted)
+        found.append(one)
+    return found
+
+
+def _for_input(one: Given, name: str) -> Given:
+    return Given(one.word, name, one.entry, one.value, is_read=one.is_read)
+
+
+def _stranger_entry(
+    one: Given, given: Sequence[Given], wanted: Sequence[ValueInfo]
+) -> NotFoundError:
+    """Return the error about an entry that no input is called like, with a command that works."""
+    names = [info.name for info in wanted]
+    path = _split_key(one.word)[0]
+    fitting = [other.entry for other in given if other.word == one.word and other.entry in names]
+    near = nearest(one.entry, [name for name in names if name not in fitting])
+    if near is not None:
+        hint = f"to use it anyway: --input {near}={path}:{one.entry}"
+    elif fitting:
+        hint = "to use the others alone: " + " ".join(f"--input {path}:{name}" for name in fitting)
+    else:
+        hint = f"say which input it is for: --input NAME={path}:{one.entry}"
+    return _stranger(f"--input {one.word}", one.entry, wanted, hint, fitting)
+
+
+def _assign(given: Sequence[Given], wanted: Sequence[ValueInfo]) -> list[tuple[ValueInfo, Given]]:
+    """Return the input that takes each value."""
+    positions = {info.name: info.position for info in wanted}
+    taken: dict[int, Given] = {}
+    for one in given:
+        if one.target is not None:
+            position = positions[one.target]
+        else:
+            free = [info.position for info in wanted if info.position not in taken]
+            if not free:
+                raise _too_many(one, given, wanted)
+            position = free[0]
+        if position in taken:
+            raise InvalidArgumentError(
+                f"{wanted[position].label} is given twice: --input {taken[position].word} and "
+                f"--input {one.word}",
+                hint="give each value by name, such as --input NAME=FILE",
+            )
+        taken[position] = one
+    return [(wanted[position], one) for position, one in taken.items()]
+
+
+def _too_many(
+    one: Given, given: Sequence[Given], wanted: Sequence[ValueInfo]
+) -> InvalidArgumentError:
+    siblings = [other.entry for other in given if other.word == one.word]
+    takes = f"the method takes {_listed(wanted)}"
+    if len(siblings) == 1:
+        return InvalidArgumentError(f"--input {one.word} is one too many: {takes}")
+    names = ", ".join(siblings[:8])
+    return InvalidArgumentError(
+        f"--input {one.word} holds {len(siblings)} values, but {takes}",
+        hint=f"choose one with --input {one.word}:NAME; there are {names}" if names else None,
+    )
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def _read_for(word: str, info: ValueInfo, image_scale: str | None) -> Any:
+    """Return the picture, string, number or list that a word stands for."""
+    if Path(word).suffix.lower() in IMAGE_SUFFIXES:
+        return load_image(Path(word), info, image_scale)
+    if info.kind == "str":
+        return _string(word)
+    try:
+        return _literal(word)
+    except (ValueError, RecursionError):
+        raise InvalidArgumentError(f"--input {word!r}: {_why_unreadable(word)}") from None
+
+
+def _why_unreadable(word: str) -> str:
+    """Say why a word is neither a value nor a file."""
+    known = " ".join(sorted([*READERS, *IMAGE_SUFFIXES]))
+    path = Path(word)
+    if word.startswith("["):
+        opened, closed = word.count("["), word.count("]")
+        return "the list is not closed" if opened > closed else "the list cannot be read"
+    if word == "-":
+        return "inputs are not read from stdin; give a file"
+    if not word:
+        return "the value is empty"
+    if re.match(r"https?://", word):
+        return "it is a web address; download the file first"
+    if path.is_dir():
+        return "it is a folder; give a file"
+    if path.is_file():
+        return f"files of this kind are not known; known are {known}"
+    return (
+        f"no such file, and not a value such as 3, -0.5, true, none or [1,2,3]; files are {known}"
+    )
+
+
+_WORDS: Final = {"none": "null", "nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
+
+
 def _literal(word: str) -> Any:
-    spelled = {"none": "null"}.get(word.lower(), word)
-    return json.loads(spelled.lower() if spelled.lower() in ("true", "false", "null") else spelled)
+    """Return a number, truth value, None or list; also ``nan``, ``inf``, ``True`` and ``None``."""
+
+    def spelled(match: re.Match[str]) -> str:
+        lower = match[0].lower()
+        return _WORDS.get(lower, lower if lower in ("true", "false", "null") else match[0])
+
+    quoted = '"' in word
+    return json.loads(word if quoted else re.sub(r"[A-Za-z]{2,}", spelled, word))
 
 
 def _string(word: str) -> str:
@@ -146,107 +273,26 @@ def _string(word: str) -> str:
     return word
 
 
-def _entry(path: Path, entries: Entries, key: str) -> tuple[str, Any]:
-    for name, value in entries:
-        if name == key:
-            return name, value
-    known = ", ".join(name for name, _ in entries if name) or "no names"
-    raise NotFoundError(f"{path} has no entry {key!r}; it has {known}")
-
-
-def _by_name(given: Entries, left: Sequence[Value]) -> Entries:
-    """Put entries in the order of the inputs that they are named after, if all of them are."""
-    labels = [value["name"] or f"input_{value['position']}" for value in left[: len(given)]]
-    found = dict(given)
-    if len(found) == len(given) and found.keys() == set(labels):
-        return [(label, found[label]) for label in labels]
-    return given
-
-
-# -- files ----------------------------------------------------------------------------------------
-
-
-def _read_file(path: Path, reader: Callable[[Path], Entries]) -> Entries:
-    if not path.is_file():
-        raise AccessFailedError(f"input file {path} does not exist")
-    try:
-        entries = reader(path)
-    except (OSError, ValueError, RuntimeError, EOFError, BadZipFile, UnpicklingError) as error:
-        raise AccessFailedError(
-            f"input file {path} cannot be read: {str(error).strip().splitlines()[0]}"
-        ) from error
-    if not entries:
-        raise InvalidArgumentError(f"input file {path} holds nothing")
-    return entries
-
-
-def _read_npy(path: Path) -> Entries:
-    import numpy as np
-
-    return [("", np.load(path, allow_pickle=False))]
-
-
-def _read_npz(path: Path) -> Entries:
-    import numpy as np
-
-    with np.load(path, allow_pickle=False) as archive:
-        return [(name, archive[name]) for name in archive.files]
-
-
-def _read_pt(path: Path) -> Entries:
-    loaded = torch.load(path, map_location="cpu", weights_only=True)
-    if isinstance(loaded, dict):
-        return [(str(name), value) for name, value in loaded.items()]
-    if isinstance(loaded, (list, tuple)):
-        return [("", value) for value in loaded]
-    return [("", loaded)]
-
-
-def _read_safetensors(path: Path) -> Entries:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError:
-        raise NotSupportedError(
-            f"{path} needs the package safetensors", hint="pip install safetensors"
-        ) from None
-    try:
-        return list(load_file(path).items())
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
-
-
-_READERS: Final[dict[str, Callable[[Path], Entries]]] = {
-    ".npy": _read_npy,
-    ".npz": _read_npz,
-    ".pt": _read_pt,
-    ".pth": _read_pt,
-    ".safetensors": _read_safetensors,
-}
-
-
-# -- values ---------------------------------------------------------------------------------------
-
-
-def _fit(given: Any, value: Value, word: str, *, cast: bool) -> Any:
+def _fit(given: Any, info: ValueInfo, word: str, *, cast: bool) -> Any:
     """Return a value as the method takes it; element types are converted only if asked for."""
-    what = f"input {value['position']} ({value_text(value)}), --input {word}"
-    if value["kind"] != "tensor":
+    what = f"{info.label}, {info.type_text}, --input {word}"
+    dtype = info.dtype
+    if dtype is None:
         return given
-    dtype = _dtype(value)
     if hasattr(given, "__array_interface__"):
         given = _tensor_of_array(given, what)
     if isinstance(given, list):
         given = _tensor_of_list(given, dtype, what)
     elif isinstance(given, (bool, int, float)):
-        if value["dynamic"] or any(size != 1 for size in value["sizes"] or []):
+        if info.is_dynamic or any(size != 1 for size in info.shape or ()):
             raise InvalidArgumentError(
                 f"{what}: one number is not enough",
                 hint="give a file, a list such as [1,2,3], or --random SEED",
             )
-        given = _tensor_of_list([given], dtype, what).reshape(value["sizes"] or [])
+        given = _tensor_of_list([given], dtype, what).reshape(info.shape or ())
     if not isinstance(given, torch.Tensor):
-        raise InvalidTypeError(f"{what}: a {type(given).__name__} is not a tensor")
+        kind = "None" if given is None else f"of type {type(given).__name__}"
+        raise InvalidTypeError(f"{what}: the value is {kind}, not a tensor")
     if given.dtype != dtype:
         if not cast:
             raise InvalidArgumentError(
@@ -262,8 +308,10 @@ def _tensor_of_array(array: Any, what: str) -> torch.Tensor:
 
     try:
         return torch.from_numpy(np.array(array))
-    except TypeError as error:
-        raise InvalidTypeError(f"{what}: {error}") from None
+    except TypeError:
+        raise InvalidTypeError(
+            f"{what}: it holds {array.dtype}, an element type that torch lacks"
+        ) from None
 
 
 def _tensor_of_list(items: list[Any], dtype: torch.dtype, what: str) -> torch.Tensor:
@@ -272,8 +320,11 @@ def _tensor_of_list(items: list[Any], dtype: torch.dtype, what: str) -> torch.Te
         found = torch.tensor(items)
         fits = torch.can_cast(found.dtype, dtype) or not items
         tensor = torch.tensor(items, dtype=dtype) if fits else found
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidArgumentError(f"{what}: {error}") from None
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidArgumentError(
+            f"{what}: the list is not a tensor",
+            hint="rows have the same number of numbers, and every number fits the element type",
+        ) from None
     if not fits:
         kind = str(found.dtype).removeprefix("torch.")
         raise InvalidArgumentError(f"{what}: the list holds {kind} numbers")

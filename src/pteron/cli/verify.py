@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import Final, TypedDict
+from typing import TypedDict
 
 from pteron.cli.files import add_data, is_data_file, open_data, working
-from pteron.cli.native_code import (
-    NativeCode,
-    delegate_blob,
-    find_native_code,
-    native_code_of_data,
-)
+from pteron.cli.native_code import NativeCode, find_native_code, native_code_of_data
 from pteron.cli.page import Page, count, show_json, size
-from pteron.errors import AccessFailedError, InvalidProgramError, NotFoundError, PteronError
+from pteron.errors import PteronError
 from pteron.format.ptd import PtdFile, read_ptd
 from pteron.format.pte import PteFile, read_pte
-from pteron.format.schema import BackendDelegate, ExecutionPlan, Tensor
+from pteron.format.schema import ExecutionPlan, Tensor
 from pteron.format.source import ByteSource, open_source
 from pteron.limits import MAX_VIOLATIONS_REPORTED
 from pteron.program.constants import constant_bytes, initial_bytes
@@ -86,12 +81,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check the files and tell what was found."""
     ptds = open_data(args.data)
-    reports = [_check(open_source(path), ptds) for path in args.files]
+    reports = [_open_and_check(path, ptds) for path in args.files]
     if args.json:
-        show_json(Reports(json_version=1, files=reports))
+        show_json(Reports(json_version=2, files=reports))
     else:
         _page(reports).show()
     return 0 if all(report["ok"] for report in reports) else 1
+
+
+def _open_and_check(path: str, ptds: Sequence[PtdFile]) -> Report:
+    """Check one file; one that cannot be opened is reported like one that is damaged."""
+    try:
+        source = open_source(path)
+    except PteronError as error:
+        return Report(
+            path=path,
+            kind="unreadable",
+            ok=False,
+            violations=[_problem(error)],
+            native_code=[],
+            not_checked=[],
+        )
+    return _check(source, ptds)
 
 
 def _check(source: ByteSource, ptds: Sequence[PtdFile]) -> Report:
@@ -108,8 +119,6 @@ def _check(source: ByteSource, ptds: Sequence[PtdFile]) -> Report:
             _check_data_file(source, report)
         else:
             _check_program(source, ptds, report)
-    except AccessFailedError:
-        raise
     except PteronError as error:
         report["violations"].append(_problem(error))
     report["ok"] = not report["violations"]
@@ -159,63 +168,21 @@ def _check_blobs(
     pte: PteFile, plan: ExecutionPlan, data_map: NamedDataMap, *, given: bool
 ) -> Iterator[Problem]:
     """Check the delegates' blobs; what they need from data files only if those were given."""
-    for number, delegate in enumerate(plan.delegates):
-        check = _BLOB_CHECKS.get(delegate.id)
-        if check is None:
-            continue
-        where = f"method {plan.name!r}, delegate {number} ({delegate.id})"
-        try:
-            found = check(delegate_blob(pte, delegate), delegate, plan, data_map, given=given)
-        except PteronError as error:
-            found = [error.message]
-        for message in found:
-            yield Problem(where=where, message=message, method=plan.name, instruction=None)
+    if not plan.delegates:
+        return
+    from pteron.backends import readers  # they look at the installed packages
+    from pteron.backends.blob_reader import delegate_blob
 
-
-def _check_cuda(
-    blob: memoryview,
-    delegate: BackendDelegate,
-    plan: ExecutionPlan,
-    data_map: NamedDataMap,
-    *,
-    given: bool,
-) -> list[str]:
-    from pteron.backends.cuda.describe import describe, violations
-
-    name = bytes(delegate.compile_spec("method_name") or plan.name.encode())
-    method_name = name.decode("utf-8", "replace")
-    found = violations(
-        blob, data_map if given else None, method_name=method_name, where="the delegate"
-    )
-    if not found and not given:
-        try:
-            describe(blob, data_map, method_name=method_name, where="the delegate")
-        except NotFoundError:  # its code is in a data file
-            return []
-    return list(found)
-
-
-def _check_xnnpack(
-    blob: memoryview,
-    delegate: BackendDelegate,
-    plan: ExecutionPlan,
-    data_map: NamedDataMap,
-    *,
-    given: bool,
-) -> list[str]:
-    from pteron.backends.xnnpack.blob import read_blob
-    from pteron.backends.xnnpack.verify import find_violations as find_in_blob
-
-    return [str(found) for found in find_in_blob(read_blob(blob), data_map if given else None)]
-
-
-_BLOB_CHECKS: Final = {"CudaBackend": _check_cuda, "XnnpackBackend": _check_xnnpack}
+    for number in range(len(plan.delegates)):
+        blob = delegate_blob(pte, plan, number)
+        for message in readers.find_violations(blob, data_map, is_complete=given):
+            yield Problem(where=blob.where, message=message, method=plan.name, instruction=None)
 
 
 def _problem(error: PteronError) -> Problem:
     message = "; ".join([error.message, *error.context])
-    if isinstance(error, InvalidProgramError) and error.hint:
-        message += f" ({error.hint})"
+    if error.hint:
+        message += f"; {error.hint}"
     return Problem(where="", message=message, method=None, instruction=None)
 
 
@@ -235,6 +202,8 @@ def _page(reports: Sequence[Report]) -> Page:
         more = "at least " if len(found) >= MAX_VIOLATIONS_REPORTED else ""
         page.line(
             f"{report['path']}: {'ok' if report['ok'] else more + count(len(found), 'violation')}"
+            if report["kind"] != "unreadable"
+            else f"{report['path']}: cannot be read"
         )
         for number, problem in enumerate(found, 1):
             where = f"{problem['where']}: " if problem["where"] else ""

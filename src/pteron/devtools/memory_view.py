@@ -17,13 +17,17 @@ from dataclasses import dataclass
 
 from pteron.format.schema import Tensor
 from pteron.program.disasm import format_tensor
-from pteron.program.memory_plan import MemoryPlan, PlannedBuffer, PlannedSlot
+from pteron.program.memory_plan import MemoryPlan
 from pteron.program.memory_use import bytes_in_use
+from pteron.program.slots import PlannedBuffer, PlannedSlot
 
 _MIN_CHART_COLUMNS = 10
 _MAX_COLUMNS_PER_TIME = 3
 _MAX_TENSOR_CHARS = 32
 _MAX_ROLE_CHARS = 24
+
+MIN_WIDTH = 40
+"""The narrowest chart: what a line says of a slot is left out, from the right, to keep the bars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ ASCII = Glyphs("#", ".", " .:-=+*%#")
 def draw_memory_plan(
     memory: MemoryPlan, *, width: int = 100, top: int = 20, glyphs: Glyphs = UNICODE
 ) -> str:
-    """Return the plan as text, at most ``width`` characters wide where names allow it.
+    """Return the plan as text, at most ``width`` characters wide, and no narrower than 40.
 
     Of each buffer, the ``top`` largest slots are drawn (0 draws all). ``glyphs`` may be ``ASCII``.
     """
@@ -82,11 +86,12 @@ def _draw_buffer(
     slots = slots_of(memory, buffer.index)
     use = bytes_in_use(memory, buffer.index)
     peak = max(use)
+    width = max(width, MIN_WIDTH)
     title = f"buffer {buffer.index} on {buffer.device}: {_bytes(buffer.nbytes)}, {len(slots)} slots"
     if len(slots) == 1:
         title = title.removesuffix("s")
     if not buffer.nbytes or not slots:
-        return [title]
+        return wrap(title, width)
     title += (
         f"; at most {_bytes(peak)} ({peak / buffer.nbytes:.0%}) in use, {_moment(use.index(peak))}"
     )
@@ -94,11 +99,11 @@ def _draw_buffer(
     if 0 < top < len(slots):
         largest = sorted(slots, key=lambda slot: -slot.nbytes)[:top]
         drawn = [slot for slot in slots if slot in largest]
-    labels = _align([_label(memory, slot) for slot in drawn])
+    labels = _align([_label(memory, slot) for slot in drawn], width - _MIN_CHART_COLUMNS - 4)
     left = max(len(labels[0]), len("bytes in use"))
     columns = _columns(len(use), width - left - 4)
     lines = [
-        title,
+        *wrap(title, width),
         f"  {'':{left}}  {_axis(len(use), columns)}".rstrip(),
         f"  {'bytes in use':{left}}  {_curve(use, buffer.nbytes, columns, glyphs)}".rstrip(),
     ]
@@ -135,13 +140,35 @@ def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
-def _align(rows: Sequence[tuple[str, str, str, str, str]]) -> list[str]:
+def _align(rows: Sequence[tuple[str, str, str, str, str]], room: int) -> list[str]:
+    """Return the labels in columns; what goes beyond the room is left out, the roles first."""
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return [
-        f"{value:{widths[0]}}  {tensor:{widths[1]}}  {begin:>{widths[2]}}{end:<{widths[3]}}"
-        f"  {role:{widths[4]}}"
+    parts = [
+        (
+            f"{value:{widths[0]}}",
+            f"{tensor:{widths[1]}}",
+            f"{begin:>{widths[2]}}{end:<{widths[3]}}",
+            f"{role:{widths[4]}}",
+        )
         for value, tensor, begin, end, role in rows
     ]
+    for kept in ((0, 1, 2, 3), (0, 1, 2), (0, 1), (0,)):
+        labels = ["  ".join(row[at] for at in kept) for row in parts]
+        if len(labels[0]) <= room:
+            break
+    return labels
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Return a line broken between words, the rest set in by two."""
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line.strip() and len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = f"  {word}"
+        else:
+            line = f"{line} {word}" if line else word
+    return [*lines, line]
 
 
 def _columns(times: int, room: int) -> int:

@@ -34,7 +34,7 @@ from pteron.format.schema import (
     Operator,
     ScalarType,
 )
-from pteron.program.dataflow import access
+from pteron.program.effects import access
 
 logger = logging.getLogger("pteron")
 
@@ -239,7 +239,8 @@ class _Watch:
             indices: Sequence[int] = step.args
         elif isinstance(step, KernelCall):
             done = access(self._plan, step)
-            indices = tuple(dict.fromkeys((*done.writes, *done.updates)))
+            changed = () if done.assumed else done.updates
+            indices = tuple(dict.fromkeys((*done.writes, *changed)))
         else:
             return
         for index in indices:

@@ -1,13 +1,11 @@
-"""A plan's instructions as bound calls, in blocks.
-
-Everything that can be wrong with an instruction before it runs is found here: operators that no
-kernel implements (all of them together), backends that are missing, values of the wrong kind.
-"""
+"""A method's instructions as bound calls, in blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,18 +17,14 @@ from pteron.errors import (
     InvalidArgumentError,
     InvalidProgramError,
     InvalidTypeError,
-    OperatorMissingError,
     PteronError,
 )
-from pteron.executor.bind_kernel import KernelBinder
-from pteron.executor.elide import CopyElider
-from pteron.executor.evalue import ValueTable
-from pteron.executor.fold import fold_constants
-from pteron.executor.in_flight import D2H, H2D, Waits, copied_device, find_waits
+from pteron.executor.in_flight import Waits, copied_device, find_waits
 from pteron.executor.interpreter import END, Block, Call
+from pteron.executor.nodes import Node, add_place
+from pteron.executor.passes import LeftOut, Lowering
 from pteron.format.schema import (
     DelegateCall,
-    ExecutionPlan,
     FreeCall,
     JumpFalseCall,
     KernelCall,
@@ -38,13 +32,12 @@ from pteron.format.schema import (
     Tensor,
     TensorShapeDynamism,
 )
-from pteron.kernels import broken_plugins
-from pteron.kernels.registry import Kernel, OperatorRegistry, Style
+from pteron.kernels.registry import Style
 from pteron.memory.device_allocator import find_device_allocator
-from pteron.memory.hierarchical_allocator import HierarchicalAllocator, dense_strides
+from pteron.memory.hierarchical_allocator import dense_strides
 from pteron.plugins import summary
-from pteron.program.dataflow import ET_VIEW, operator_name
-from pteron.program.disasm import format_instruction
+from pteron.program.effects import operator_name
+from pteron.program.primitives import D2H
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +56,14 @@ class BoundPlan:
 
     steps: tuple[Step, ...]
     blocks: tuple[Block, ...]
-    folded: frozenset[int]
+    left_out: Mapping[int, LeftOut]
+    """The instructions that do not run, and why."""
+    file_memory: frozenset[int] = frozenset()
+    """Values that passes have made views of constants."""
+    dense_inputs: frozenset[int] = frozenset()
+    """Inputs that some reader wants dense in the dim order of the file."""
     finish: Call | None = None
     """Waits, when the method has run, for copies to a device that may still read its memory."""
-
-
-def missing_operators(plan: ExecutionPlan, registry: OperatorRegistry) -> list[str]:
-    """Return the operators of a plan that no kernel implements, each once, in order."""
-    called = {i.op_index for i in plan.instructions if isinstance(i, KernelCall)}
-    names = [op.full_name for n, op in enumerate(plan.operators) if n in called]
-    return list(dict.fromkeys(name for name in names if registry.find(name) is None))
-
-
-def check_operators(plan: ExecutionPlan, registry: OperatorRegistry) -> None:
-    """Raise OperatorMissingError that names every operator without a kernel."""
-    missing = missing_operators(plan, registry)
-    if missing:
-        hint = "register a Python function for each with pteron.register_kernel"
-        broken = "; ".join(map(str, broken_plugins()))
-        if broken:
-            hint += f", or repair what may bring them: {broken}"
-        raise OperatorMissingError(
-            f"method {plan.name!r} calls {len(missing)} operator(s) that no kernel "
-            f"implements: {', '.join(missing)}",
-            hint=hint,
-        )
 
 
 def delegate_failure(error: Exception, owner: object, name: str) -> PteronError:
@@ -106,66 +82,50 @@ def method_name(owner: object, name: str) -> str:
 class PlanBinder:
     """Binds the instructions of one method instance."""
 
-    def __init__(
-        self,
-        table: ValueTable,
-        registry: OperatorRegistry,
-        delegates: Mapping[int, DelegateHandle],
-        allocator: HierarchicalAllocator,
-        *,
-        optimize: bool = True,
-    ) -> None:
-        self._table = table
-        self._plan = table.plan
-        self._registry = registry
+    def __init__(self, lowering: Lowering, delegates: Mapping[int, DelegateHandle]) -> None:
+        """Take the instructions that passes have left, and the delegates by number."""
+        self._lowering = lowering
+        self._table = lowering.table
+        self._plan = lowering.plan
         self._delegates = delegates
-        self._kernels = KernelBinder(table)
-        self._allocator = allocator
-        self._optimize = optimize
-        self._static_views: set[int] = set()
-        self._view_writers: dict[int, int] = {}
-        for instruction in self._plan.instructions:
-            if isinstance(instruction, KernelCall) and instruction.args:
-                if operator_name(self._plan, instruction) == ET_VIEW:
-                    out = instruction.args[-1]
-                    self._view_writers[out] = self._view_writers.get(out, 0) + 1
+        self._kernels = lowering.binder
 
     def bind(self) -> BoundPlan:
         """Return the bound plan."""
-        folded: frozenset[int] = frozenset()
-        if self._optimize:
-            folded = fold_constants(self._table, self._registry)
-            elider = CopyElider(self._table, self._registry, self._allocator)
-            folded |= elider.elide(folded)
         steps: list[Step] = []
-        for number, instruction in enumerate(self._plan.instructions):
-            if number in folded or isinstance(instruction, JumpFalseCall):
+        for node in self._lowering.nodes:
+            if isinstance(node.instruction, JumpFalseCall):
                 continue
             try:
-                step = self._step(number, instruction)
+                step = self._step(node)
             except PteronError as error:
-                text = format_instruction(self._plan, number)
-                error.add_context(f"method {self._plan.name!r}, instruction {number}: {text}")
+                add_place(error, self._plan, node.number)
                 raise
             if step is not None:
                 steps.append(step)
-        waits = find_waits(self._table, {step.instruction for step in steps})
+        waits = find_waits(self._table, self._lowering.nodes)
         steps = [_waiting(step, waits) for step in steps]
         finish = _waiter(waits.at_end) if waits.at_end else None
-        return BoundPlan(tuple(steps), tuple(self._blocks(steps)), folded, finish)
+        blocks = tuple(self._blocks(steps))
+        return BoundPlan(
+            tuple(steps),
+            blocks,
+            self._lowering.left_out,
+            frozenset(self._lowering.file_memory),
+            frozenset(i for i in self._plan.inputs if self._lowering.is_wanted_dense(i)),
+            finish,
+        )
 
     # -- instructions ----------------------------------------------------------------------------
 
-    def _step(self, number: int, instruction: object) -> Step | None:
+    def _step(self, node: Node) -> Step | None:
         host = torch.device("cpu")
+        number, instruction = node.number, node.instruction
         if isinstance(instruction, KernelCall):
-            name = operator_name(self._plan, instruction)
-            if name in (H2D, D2H):
-                return Step(number, self._device_copy(name, number, instruction.args), host)
-            kernel = self._registry.find(name)
+            kernel = node.kernel
             assert kernel is not None
-            if kernel.style is Style.VIEW and self._bind_static_view(kernel, instruction.args):
-                return None
+            if kernel.style is Style.DEVICE_COPY:
+                return Step(number, self._device_copy(node), host)
             call = self._kernels.bind(kernel, instruction.args)
             return Step(number, call, self._device_of(instruction.args))
         if isinstance(instruction, DelegateCall):
@@ -203,38 +163,19 @@ class PlanBinder:
                     return place
         return torch.device("cpu")
 
-    def _bind_static_view(self, kernel: Kernel, args: Sequence[int]) -> bool:
-        """Re-point a view once, at load, if neither its source nor its size ever changes."""
-        table, (source, size, out) = self._table, (args[0], args[1], args[2])
-        fixed = table.is_static(source) and (table.is_planned(source) or source in table.constants)
-        if not fixed or not table.is_static(out) or out in table.state or out in table.moved:
-            return False
-        items = getattr(self._plan.values[size], "items", ())
-        if any(item in table.scalars_written for item in items):
-            return False
-        if self._view_writers[out] != 1 or not self._has_own_memory(source):
-            return False
-        call = self._kernels.bind(kernel, args)
-        call()
-        if self._table.values[out].data_ptr() != self._table.values[source].data_ptr():
-            return False  # its source's strides ask for a copy, made in each run
-        self._static_views.add(out)
-        return True
-
-    def _has_own_memory(self, index: int) -> bool:
-        """Whether a value's memory is fixed: it is no view, or a view that was bound at load."""
-        return index not in self._view_writers or index in self._static_views
-
-    def _device_copy(self, name: str, number: int, args: Sequence[int]) -> Call:
+    def _device_copy(self, node: Node) -> Call:
+        args = node.args
         source, destination = self._table.values[args[0]], self._table.values[args[-1]]
         if not isinstance(source, torch.Tensor) or not isinstance(destination, torch.Tensor):
-            raise InvalidProgramError(f"{name} copies tensors")
+            raise InvalidProgramError(
+                f"{operator_name(self._plan, node.instruction)} copies tensors"  # type: ignore[arg-type]
+            )
         places = (self._table.devices[args[0]], self._table.devices[args[-1]])
         accelerator = next((p for p in places if p is not None and p.type != "cpu"), None)
         dynamic = not self._table.is_static(args[-1])
         order = self._plan.values[args[-1]].dim_order  # type: ignore[union-attr]
         copy = self._copier(places, accelerator)
-        wait = self._waiter(number, places, accelerator)
+        wait = self._waiter(node, places, accelerator)
 
         def copy_between() -> None:
             if source.shape != destination.shape:
@@ -260,15 +201,31 @@ class PlanBinder:
         return torch.Tensor.copy_
 
     def _waiter(
-        self, number: int, places: tuple[Any, Any], accelerator: torch.device | None
+        self, node: Node, places: tuple[Any, Any], accelerator: torch.device | None
     ) -> Callable[[Any], None] | None:
         """Return the wait that follows the last of several copies to the host, if this is it."""
         if accelerator is None or places[1].type != "cpu" or places[0] == places[1]:
             return None
-        if copied_device(self._table, number + 1, D2H) == accelerator:
+        following = self._next.get(node.number)
+        if following is not None and copied_device(self._table, following, D2H) == accelerator:
             return None
         allocator = find_device_allocator(accelerator.type)
         return allocator.synchronize if allocator is not None else None
+
+    @cached_property
+    def _next(self) -> dict[int, Node]:
+        """The instruction that runs right after each one, where the next one of the file does."""
+        nodes = self._lowering.nodes
+        leaders = {
+            node.instruction.destination_instruction
+            for node in nodes
+            if isinstance(node.instruction, JumpFalseCall)
+        }
+        return {
+            node.number: after
+            for node, after in pairwise(nodes)
+            if not any(node.number < leader <= after.number for leader in leaders)
+        }
 
     def _move(self, move: MoveCall) -> Call:
         values, source, target = self._table.values, move.move_from, move.move_to
@@ -288,7 +245,17 @@ class PlanBinder:
                 fit(to_tensor, from_tensor, order, dynamic=True)
             to_tensor.copy_(from_tensor)
 
-        return move_tensor
+        if target not in self._table.moved or target not in self._table.memory_plan.graph.shadowed:
+            return move_tensor
+        place = self._lowering.planned_slot(target)
+
+        def move_to_both() -> None:
+            move_tensor()
+            if place.shape != from_tensor.shape:
+                fit(place, from_tensor, order, dynamic=True)
+            place.copy_(from_tensor)
+
+        return move_to_both
 
     def _free(self, index: int) -> Call | None:
         """Return a call that drops the memory of a tensor that is not planned; None if none is."""
@@ -336,13 +303,13 @@ class PlanBinder:
         values = self._table.values
         if self._table.is_tensor(index):
             tensor: torch.Tensor = values[index]
-            return lambda: bool(tensor.item())
+            return lambda: bool(tensor.all())
 
         def scalar() -> bool:
             value = values[index]
-            if not isinstance(value, (bool, int)):
-                raise InvalidArgumentError(f"a jump needs a truth value, got {value!r}")
-            return bool(value)
+            if not isinstance(value, bool):
+                raise InvalidArgumentError(f"a jump needs a bool, got {value!r}")
+            return value
 
         return scalar
 

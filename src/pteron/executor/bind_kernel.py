@@ -8,6 +8,7 @@ the call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,11 +16,16 @@ import torch
 
 from pteron.errors import InvalidArgumentError, InvalidProgramError
 from pteron.executor.evalue import ValueTable
-from pteron.executor.foresight import Foresight, can_foresee
 from pteron.executor.interpreter import Call
+from pteron.executor.shape_guard import ShapeGuard, by_formula, by_meta_kernel, needs_guard
 from pteron.format.schema import IntList, OptionalTensorList, Tensor, TensorList
+from pteron.kernels.promotion import INTEGERS
 from pteron.kernels.registry import Kernel, Style
-from pteron.memory.hierarchical_allocator import dense_strides
+from pteron.memory.hierarchical_allocator import dense_strides, torch_dtype
+from pteron.program.disasm import format_value
+
+NOT_RESIZABLE = "resize storage that is not resizable"
+"""What torch says to a kernel that asks for more than its slot has (DESIGN, P8)."""
 
 
 class KernelBinder:
@@ -28,14 +34,55 @@ class KernelBinder:
     def __init__(self, table: ValueTable) -> None:
         self._table = table
         self._plan = table.plan
+        self._copies: dict[int, Any] = {}
+        """Values that stand for others in the call that is being bound."""
 
     def bind(self, kernel: Kernel, args: Sequence[int]) -> Call:
         """Return the call of ``kernel`` on the values ``args``, in the order of the instruction."""
-        if len(args) != kernel.num_args:
-            raise InvalidProgramError(
-                f"{kernel.name} takes {kernel.num_args} values, the instruction names {len(args)}"
-            )
         self._refuse_constant_results(kernel, args)
+        kernel = self.for_dtypes(kernel, args)
+        if not kernel.assumed:
+            return self._bind(kernel, args)
+        refresh = self._copy_constants(args[: kernel.num_inputs])
+        try:
+            call = self._bind(kernel, args)
+        finally:
+            self._copies = {}
+        return call if refresh is None else _in_turn(refresh, call)
+
+    def _copy_constants(self, indices: Sequence[int]) -> Call | None:
+        """Put copies in place of constants for a kernel that may change what it is given.
+
+        Return the call that brings their values back; None if there are no constants.
+        """
+        table = self._table
+        pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        for index in indices:
+            for item in table.items(index):
+                if item in table.constants:
+                    original: torch.Tensor = table.values[item]
+                    pairs[item] = (original.clone(), original)
+        if not pairs:
+            return None
+        self._copies = {item: copy for item, (copy, _) in pairs.items()}
+        for index in indices:
+            items = getattr(self._plan.values[index], "items", None)
+            if items is not None and isinstance(table.values[index], list):
+                self._copies[index] = [
+                    pairs[item][0] if item in pairs else value
+                    for item, value in zip(items, table.values[index], strict=True)
+                ]
+
+        def refresh() -> None:
+            for copy, original in pairs.values():
+                copy.copy_(original)
+
+        return refresh
+
+    def _value(self, index: int) -> Any:
+        return self._copies[index] if index in self._copies else self._table.values[index]
+
+    def _bind(self, kernel: Kernel, args: Sequence[int]) -> Call:
         if kernel.style is Style.VIEW:
             return self._view(kernel, args)
         prepared = self._prepared(kernel, args)
@@ -48,15 +95,39 @@ class KernelBinder:
             return call
         if kernel.style is Style.FUNCTIONAL:
             written = self._write_results(call, outs)
-            return self._foreseeing(kernel, args, call, outs, written)
+            return self._guarded(kernel, args, call, outs, written)
         return self._resizing(call, kernel, args, outs)
+
+    def for_dtypes(self, kernel: Kernel, args: Sequence[int]) -> Kernel:
+        """Return a kernel with the callable for the element types of a call."""
+        if kernel.float_function is None:
+            return kernel
+        for index in args[: kernel.num_inputs]:
+            value = self._plan.values[index]
+            if isinstance(value, Tensor) and torch_dtype(value) in INTEGERS:
+                return kernel
+        return replace(kernel, function=kernel.float_function)
 
     def inputs(self, kernel: Kernel, args: Sequence[int]) -> list[Any]:
         """Return the converted input values of a call, as they are now."""
-        values = [self._table.values[index] for index in args[: kernel.num_inputs]]
+        values = [self._value(index) for index in args[: kernel.num_inputs]]
         for position, convert in kernel.converters:
-            values[position] = convert(values[position])
+            values[position] = self._converted(kernel, args, position, convert)
         return values
+
+    def _converted(
+        self, kernel: Kernel, args: Sequence[int], position: int, convert: Callable[[Any], Any]
+    ) -> Any:
+        """Return an argument in the form that a kernel wants, or raise InvalidProgramError."""
+        value = self._value(args[position])
+        try:
+            return convert(value)
+        except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
+            text = format_value(self._plan, args[position])
+            raise InvalidProgramError(
+                f"argument {position} of {kernel.name} is {text}, which is of a kind or value "
+                "that the operator does not take there"
+            ) from error
 
     def _prepared(self, kernel: Kernel, args: Sequence[int]) -> Call | None:
         """Return the call that a kernel makes for these tensors, if it has one for them."""
@@ -75,8 +146,10 @@ class KernelBinder:
         return kernel.prepare(self.inputs(kernel, args), constant, outs)
 
     def _refuse_constant_results(self, kernel: Kernel, args: Sequence[int]) -> None:
-        results = list(args[kernel.num_inputs :])
-        results += [args[position] for position in kernel.mutated]
+        effects = kernel.effects
+        results = [args[position] for position in effects.writes]
+        if not kernel.assumed:
+            results += [args[position] for position in effects.updates]
         for index in results:
             for item in self._items(index):
                 if item in self._table.constants:
@@ -137,10 +210,10 @@ class KernelBinder:
 
     def _inputs_lazily(self, kernel: Kernel, args: Sequence[int]) -> list[Any]:
         """Return the inputs, converted where they do not change (the others are read per call)."""
-        values = [self._table.values[index] for index in args[: kernel.num_inputs]]
+        values = [self._value(index) for index in args[: kernel.num_inputs]]
         for position, convert in kernel.converters:
             if not self._changes(args[position]):
-                values[position] = convert(values[position])
+                values[position] = self._converted(kernel, args, position, convert)
         return values
 
     def _changes(self, index: int) -> bool:
@@ -230,11 +303,11 @@ class KernelBinder:
 
         return write
 
-    def _foreseeing(
+    def _guarded(
         self, kernel: Kernel, args: Sequence[int], call: Call, outs: Sequence[int], written: Call
     ) -> Call:
         """Return ``written``, refused before it is computed if a result would outgrow its slot."""
-        if not can_foresee(kernel):
+        if not needs_guard(kernel):
             return written
         values, inputs = self._table.values, args[: kernel.num_inputs]
         bounds = {
@@ -242,9 +315,13 @@ class KernelBinder:
             for index in inputs
             if isinstance(value := self._plan.values[index], Tensor)
         }
+        if kernel.result_sizes is not None:
+            predict = by_formula(kernel, partial(self.inputs, kernel, args))
+        else:
+            predict = by_meta_kernel(call)
         changing = any(self._changes(index) for index in inputs)
         slots = [values[index] for index in outs]
-        return Foresight(call, slots, bounds, numbers_change=changing).guarding(written)
+        return ShapeGuard(predict, slots, bounds, numbers_change=changing).guarding(written)
 
     def _resizing(
         self, call: Call, kernel: Kernel, args: Sequence[int], outs: Sequence[int]
@@ -256,6 +333,8 @@ class KernelBinder:
             return call
         slots = [self._table.values[index] for index in dynamic]
         orders = [self._plan.values[index].dim_order for index in dynamic]  # type: ignore[union-attr]
+        if kernel.data_dependent and kernel.pure and self._may_grow(dynamic):
+            call = _growing(call, slots)
 
         def sized() -> None:
             for slot in slots:
@@ -266,6 +345,14 @@ class KernelBinder:
                     restore_dim_order(slot, order)
 
         return sized
+
+    def _may_grow(self, indices: Sequence[int]) -> bool:
+        """Whether results may leave their slots: nothing reads them by their place."""
+        graph = self._table.memory_plan.graph
+        return not any(
+            graph.may_be_read_by_place(index) or index in graph.view_sources.values()
+            for index in indices
+        )
 
     def _view(self, kernel: Kernel, args: Sequence[int]) -> Call:
         call, _ = self._call(kernel, args)
@@ -278,6 +365,40 @@ class KernelBinder:
             out.set_(view)
 
         return repoint
+
+
+def _growing(call: Call, slots: Sequence[torch.Tensor]) -> Call:
+    """Return a call whose results get memory of their own where their slots are too small.
+
+    How large a data-dependent result is, no exporter knows; some plan a bound that is too small.
+    """
+    homes = [slot.detach() for slot in slots]
+
+    def grow() -> None:
+        for slot, home in zip(slots, homes, strict=True):
+            if slot.untyped_storage().resizable():
+                slot.set_(home)  # type: ignore[call-overload]
+                slot.resize_(0)
+        try:
+            call()
+        except RuntimeError as error:
+            if NOT_RESIZABLE not in str(error):
+                raise
+            for slot in slots:
+                slot.set_()  # type: ignore[call-overload]
+            call()
+
+    return grow
+
+
+def _in_turn(first: Call, second: Call) -> Call:
+    """Return a call that makes two."""
+
+    def call() -> None:
+        first()
+        second()
+
+    return call
 
 
 def write_result(

@@ -33,7 +33,6 @@ from pteron.memory.device_map import DeviceMap
 from pteron.memory.hierarchical_allocator import dense_strides, fixed_slot, torch_dtype, typed
 from pteron.memory.host_view import flat_tensor
 from pteron.memory.program_memory import MethodMemory, ProgramMemory, require_allocator
-from pteron.program.dataflow import written_values
 from pteron.program.memory_plan import MemoryPlan
 
 ConstantBytes = Callable[[Tensor], memoryview]
@@ -74,6 +73,13 @@ class ValueTable:
     """Values that are no tensors and change while the method runs."""
     state: dict[int, StateSlot] = field(default_factory=dict)
     shares_state: bool = False
+
+    def items(self, index: int) -> tuple[int, ...]:
+        """Return a value's index, or the indices of its elements if it is a list of values."""
+        value = self.plan.values[index]
+        if isinstance(value, (IntList, TensorList, OptionalTensorList)):
+            return tuple(item for item in value.items if item >= 0)
+        return (index,)
 
     def is_tensor(self, index: int) -> bool:
         """Whether the file says that a value is a tensor."""
@@ -129,7 +135,7 @@ class ValueBuilder:
             for i in plan.instructions
             if isinstance(i, MoveCall)
             and isinstance(plan.values[i.move_to], Tensor)
-            and not self._plan.is_aliased(i.move_to)
+            and i.move_to not in self._plan.graph.silently_viewed
         )
         state = frozenset(self._plan.state)
         constants = frozenset(
@@ -144,11 +150,7 @@ class ValueBuilder:
             self._plan,
             constants,
             moved,
-            frozenset(
-                i
-                for i in written_values(plan, self._plan.steps)
-                if not isinstance(plan.values[i], Tensor)
-            )
+            self._plan.graph.scalars_written
             | frozenset(i for i in plan.inputs if isinstance(plan.values[i], Null)),
         )
         lists: list[tuple[int, EValue]] = []
@@ -159,6 +161,9 @@ class ValueBuilder:
                 lists.append((index, value))
             else:
                 table.values[index] = plain_value(value)
+        for index, stands_for in self._plan.graph.repeats.items():
+            table.values[index] = table.values[stands_for]
+            table.devices[index] = table.devices[stands_for]
         for index, value in lists:
             assert isinstance(value, (IntList, TensorList, OptionalTensorList))
             table.values[index] = [table.values[i] if i >= 0 else None for i in value.items]

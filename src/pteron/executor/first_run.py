@@ -1,6 +1,6 @@
-"""What only a run can show: whether instructions give the shapes that the plan has room for.
+"""Compare the shapes that instructions give with those that the plan has room for.
 
-Static shapes are the same in every run, so they are compared in the first one only.
+Static shapes are the same in every run, so each block is checked the first time it runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from pteron.errors import InvalidArgumentError
 from pteron.executor.evalue import ValueTable
-from pteron.executor.interpreter import Block, run_observed
+from pteron.executor.interpreter import Block, run, watched
 from pteron.format.schema import DelegateCall, Tensor
 from pteron.memory.hierarchical_allocator import dense_strides
 
@@ -29,7 +29,7 @@ class ShapeCheck:
 
     def after(self, instruction: int) -> None:
         """Raise InvalidArgumentError if a result that is static has another shape than planned."""
-        step = self._table.memory_plan.steps[instruction]
+        step = self._table.memory_plan.graph.accesses[instruction]
         changed = step.writes + step.updates
         if isinstance(self._plan.instructions[instruction], DelegateCall):
             changed = step.reads
@@ -45,12 +45,36 @@ class ShapeCheck:
                 )
 
 
-def run_first(table: ValueTable, blocks: Sequence[Block]) -> None:
-    """Run as ``interpreter.run`` does, and compare every static result with the plan."""
-    with warnings.catch_warnings():
-        # torch warns before the comparison can say it better.
-        warnings.filterwarnings("ignore", message="An output with one or more elements was resized")
-        run_observed(blocks, ShapeCheck(table))
+class FirstRuns:
+    """Owns the blocks of a method, each of which is checked until it has run once."""
+
+    def __init__(self, table: ValueTable, blocks: Sequence[Block]) -> None:
+        self._checked = tuple(blocks)
+        check = ShapeCheck(table)
+        self._blocks = [watched(block, check) for block in blocks]
+        self._left = set(range(len(self._blocks)))
+
+    @property
+    def done(self) -> bool:
+        """Whether every block has run once."""
+        return not self._left
+
+    def run(self) -> None:
+        """Run as ``interpreter.run`` does, and compare the static results of blocks that are new.
+
+        A block that fails is checked again the next time.
+        """
+        with warnings.catch_warnings():
+            # torch warns before the comparison can say it better.
+            warnings.filterwarnings(
+                "ignore", message="An output with one or more elements was resized"
+            )
+            run(self._blocks, self._finished)
+
+    def _finished(self, number: int) -> None:
+        if number in self._left:
+            self._left.discard(number)
+            self._blocks[number] = self._checked[number]
 
 
 def repair(table: ValueTable) -> None:

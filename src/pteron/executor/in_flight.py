@@ -7,17 +7,16 @@ itself, and most methods end with one; where none comes in time, a wait is added
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from pteron.executor.evalue import ValueTable
-from pteron.format.schema import DelegateCall, JumpFalseCall, KernelCall
-from pteron.program.dataflow import Access, operator_name
-
-H2D = "et_copy::_h2d_copy.out"
-D2H = "et_copy::_d2h_copy.out"
+from pteron.executor.nodes import Node
+from pteron.format.schema import DelegateCall, JumpFalseCall
+from pteron.kernels.registry import Style
+from pteron.program.primitives import D2H, H2D
 
 Span = tuple[int, int]
 """First address, and the one behind the last."""
@@ -34,46 +33,52 @@ class Waits:
     at_end: tuple[torch.device, ...] = ()
 
 
-def copied_device(table: ValueTable, number: int, name: str) -> torch.device | None:
+def copied_device(table: ValueTable, node: Node, name: str) -> torch.device | None:
     """Return the accelerator that an instruction copies to (H2D) or from (D2H), if it is a copy."""
-    call = table.plan.instructions[number] if 0 <= number < len(table.plan.instructions) else None
-    if not isinstance(call, KernelCall) or operator_name(table.plan, call) != name:
+    kernel, args = node.kernel, node.args
+    if kernel is None or kernel.style is not Style.DEVICE_COPY or kernel.name != name:
         return None
-    source, target = table.devices[call.args[0]], table.devices[call.args[-1]]
+    source, target = table.devices[args[0]], table.devices[args[-1]]
     place, other = (source, target) if name == D2H else (target, source)
     return place if place is not None and place.type != "cpu" and place != other else None
 
 
-def find_waits(table: ValueTable, steps: Set[int]) -> Waits:
-    """Return the waits of a method whose values are bound. ``steps`` are what runs of its plan."""
-    copies = {n: place for n in steps if (place := copied_device(table, n, H2D)) is not None}
+def find_waits(table: ValueTable, nodes: Sequence[Node]) -> Waits:
+    """Return the waits of a method whose values are bound; ``nodes`` are the steps that run."""
+    copies = {
+        node.number: place
+        for node in nodes
+        if (place := copied_device(table, node, H2D)) is not None
+    }
     if not copies:
         return Waits()
-    if any(isinstance(i, JumpFalseCall) for i in table.plan.instructions):
-        # What follows is known only when the method runs: wait at once.
-        last = {n: place for n, place in copies.items() if copies.get(n + 1) != place}
-        return Waits(after={n: (place,) for n, place in last.items()})
-    return _Search(table, steps, copies).waits()
+    if any(isinstance(node.instruction, JumpFalseCall) for node in nodes):
+        # What follows is known only when the method runs: wait for each copy.
+        return Waits(after={n: (place,) for n, place in copies.items()})
+    return _Search(table, nodes, copies).waits()
 
 
 class _Search:
     """Goes through a method without jumps, with the sources that devices may be reading."""
 
-    def __init__(self, table: ValueTable, steps: Set[int], copies: dict[int, torch.device]) -> None:
+    def __init__(
+        self, table: ValueTable, nodes: Sequence[Node], copies: dict[int, torch.device]
+    ) -> None:
         self._table = table
-        self._steps = sorted(steps)
+        self._nodes = nodes
         self._copies = copies
         self._sources: dict[torch.device, list[Span]] = {}
-        self._access = {n: table.memory_plan.steps[n] for n in self._steps}
-        self._views = {
-            index for step in self._access.values() if step.aliases for index in step.writes
+        self._moving = {
+            index for node in nodes if node.access.aliases for index in node.access.writes
         }
+        """Views that are made in each run."""
 
     def waits(self) -> Waits:
         before: dict[int, tuple[torch.device, ...]] = {}
-        for number in self._steps:
-            from_device = copied_device(self._table, number, D2H)
-            readers = self._readers(self._written(number))
+        for node in self._nodes:
+            number = node.number
+            from_device = copied_device(self._table, node, D2H)
+            readers = self._readers(self._written(node))
             waiting = tuple(device for device in readers if device != from_device)
             for device in waiting:
                 del self._sources[device]
@@ -82,9 +87,8 @@ class _Search:
             if from_device is not None:  # waits by itself, or with the one that follows
                 self._sources.pop(from_device, None)
             if number in self._copies:
-                source = self._access[number].reads[:1]
                 spans = self._sources.setdefault(self._copies[number], [])
-                spans += self._host_spans(source)
+                spans += self._host_spans(node.access.reads[:1])
         return Waits(before=before, at_end=tuple(d for d, spans in self._sources.items() if spans))
 
     def _readers(self, written: Iterable[Span]) -> list[torch.device]:
@@ -95,11 +99,10 @@ class _Search:
             if any(b < end and begin < e for b, e in places for begin, end in spans)
         ]
 
-    def _written(self, number: int) -> Iterator[Span]:
-        step: Access = self._access[number]
-        yield from self._host_spans((*step.writes, *step.updates))
-        if isinstance(self._table.plan.instructions[number], DelegateCall):
-            yield from self._host_spans(step.reads)
+    def _written(self, node: Node) -> Iterator[Span]:
+        yield from self._host_spans((*node.access.writes, *node.access.updates))
+        if isinstance(node.instruction, DelegateCall):
+            yield from self._host_spans(node.access.reads)
 
     def _host_spans(self, indices: Iterable[int]) -> Iterator[Span]:
         """Yield where tensors lie in host memory; anywhere, if that may change."""
@@ -108,7 +111,7 @@ class _Search:
             device = table.devices[index]
             if device is None or device.type != "cpu" or index in table.constants:
                 continue
-            if table.is_planned(index) and index not in self._views:
+            if table.is_planned(index) and index not in self._moving:
                 begin = table.values[index].data_ptr()
                 yield begin, begin + table.values[index].nbytes
             else:

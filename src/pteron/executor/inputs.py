@@ -9,12 +9,17 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import dlpack
 
-from pteron.errors import InvalidArgumentError, InvalidTypeError, NotSupportedError
+from pteron.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    NotSupportedShapeError,
+)
 from pteron.executor.evalue import ValueTable
+from pteron.executor.hints import describe, dtype_hint, shape_hint, short
+from pteron.executor.signature import ValueInfo
 from pteron.format.schema import (
     Bool,
     Double,
-    ExecutionPlan,
     Int,
     Null,
     String,
@@ -41,19 +46,23 @@ class TensorInput:
     """Checks and takes one tensor input.
 
     A planned input is copied into its slot. An unplanned one on the right device is bound as it
-    is, whatever its strides; elsewhere it is copied to where it is needed (DESIGN, P10).
+    is, whatever its strides, unless a reader wants it ``dense``; elsewhere it is copied to where it
+    is needed (DESIGN, P10).
     """
 
-    def __init__(self, table: ValueTable, position: int, index: int, *, bind: bool) -> None:
+    def __init__(self, table: ValueTable, info: ValueInfo, *, bind: bool, dense: bool) -> None:
+        index = info.index
         value = table.plan.values[index]
         assert isinstance(value, Tensor)
-        self._what = f"method {table.plan.name!r}: input {position}"
+        self._what = f"method {table.plan.name!r}: {info.label}"
+        self._info = info
         self._value = value
         self._dtype = torch_dtype(value)
         self._sizes = torch.Size(value.sizes)
         self._slot: torch.Tensor = table.values[index]
         self._device = table.devices[index]
         self._binds = bind
+        self._dense = dense
         self._unbound = value.shape_dynamism is TensorShapeDynamism.DYNAMIC_UNBOUND
         self._static = value.shape_dynamism is TensorShapeDynamism.STATIC
 
@@ -76,8 +85,8 @@ class TensorInput:
             slot.copy_(given)
         except (RuntimeError, NotImplementedError) as error:
             raise InvalidArgumentError(
-                f"{self._what}: a tensor on {given.device} cannot be read into "
-                f"{self._device}: {error}"
+                f"{self._what}: a tensor on {given.device} cannot be copied to {self._device}: "
+                f"{error}"
             ) from error
 
     def fix(self) -> None:
@@ -96,37 +105,55 @@ class TensorInput:
             given = given.resolve_conj()
         if given.layout is not torch.strided or given.device != self._slot.device:
             self._refuse_unreadable(given)
-            target = torch.empty(given.shape, dtype=self._dtype, device=self._slot.device)
-            given = target.copy_(given)
+            given = self._dense_copy(given)
+        elif self._dense and not self._lies_dense(given):
+            given = self._dense_copy(given)
         self._slot.set_(given.detach())  # type: ignore[call-overload]
+
+    def _lies_dense(self, given: torch.Tensor) -> bool:
+        strides = dense_strides(given.shape, self._value.dim_order)
+        return all(
+            size <= 1 or got == wanted
+            for size, got, wanted in zip(given.shape, given.stride(), strides, strict=True)
+        )
+
+    def _dense_copy(self, given: torch.Tensor) -> torch.Tensor:
+        """Return a copy on the input's device, dense in its dim order."""
+        strides = dense_strides(given.shape, self._value.dim_order)
+        target = torch.empty_strided(
+            given.shape, strides, dtype=self._dtype, device=self._slot.device
+        )
+        return target.copy_(given)
 
     def _refuse_unreadable(self, given: torch.Tensor) -> None:
         if isinstance(given, FakeTensor):
             raise InvalidArgumentError(
-                f"{self._what} has to be a tensor that holds data, got a FakeTensor, which does not",
+                f"{self._what} has to be a tensor that holds data; a FakeTensor does not",
                 hint="make the tensor outside of FakeTensorMode",
             )
         if given.device.type == "meta" or given.layout is not torch.strided:
             raise InvalidArgumentError(
                 f"{self._what} has to be a dense tensor that holds data on {self._device}, got "
-                f"layout {given.layout} on {given.device}"
+                f"layout {given.layout} on {given.device}",
+                hint=None if given.layout is torch.strided else "convert it with .to_dense()",
             )
 
     def _checked(self, value: Any) -> torch.Tensor:
         given: torch.Tensor = value
         if not isinstance(value, torch.Tensor):
-            given = as_tensor(value, self._what, self._expected)
+            given = as_tensor(value, self._what, self._info.type_text)
         if given.dtype is not self._dtype:
+            hints = [dtype_hint(value, self._info), shape_hint(value, given.shape, self._info)]
             raise InvalidArgumentError(
-                f"{self._what} has to be {self._expected}, got {describe(given)}",
-                hint=f"convert it with .to(torch.{self._value.scalar_type.torch_name})",
+                f"{self._what} takes {self._info.type_text}, got {describe(given)}",
+                hint="; ".join(filter(None, hints)),
             )
         if given.device.type == "meta" or isinstance(given, FakeTensor):
             self._refuse_unreadable(given)
-        self._check_shape(given)
+        self._check_shape(given, value)
         return given
 
-    def _check_shape(self, given: torch.Tensor) -> None:
+    def _check_shape(self, given: torch.Tensor, value: Any) -> None:
         wanted = self._value.sizes
         if self._unbound:
             return
@@ -138,33 +165,22 @@ class TensorInput:
             ):
                 return
         raise NotSupportedShapeError(
-            f"{self._what} has to be {self._expected}, got {describe(given)}",
-            hint=None
-            if self._static
-            else "the program was exported for these bounds; export it again for larger ones",
+            f"{self._what} takes {self._info.type_text}, got {describe(given)}",
+            hint=shape_hint(value, given.shape, self._info),
         )
-
-    @property
-    def _expected(self) -> str:
-        kind = "static" if self._static else "at most"
-        shape = "any" if self._unbound else f"{kind} {tuple(self._value.sizes)}"
-        return f"a {self._value.scalar_type.torch_name} tensor of shape {shape}"
-
-
-class NotSupportedShapeError(NotSupportedError, ValueError):
-    """Refuse an input of a shape that the program was not exported for."""
 
 
 class ScalarInput:
-    """Checks one input that is no tensor.
+    """Checks one input that is not a tensor.
 
     ExecuTorch bakes the value that a number had at export into the program, so another one is
     refused. A number that the program reads itself, and a string, which no program reads, are
     stored as None: any is taken.
     """
 
-    def __init__(self, table: ValueTable, position: int, index: int, *, is_read: bool) -> None:
-        self._what = f"method {table.plan.name!r}: input {position}"
+    def __init__(self, table: ValueTable, info: ValueInfo, *, is_read: bool) -> None:
+        index = info.index
+        self._what = f"method {table.plan.name!r}: {info.label}"
         self._table = table
         self._index = index
         self._baked = table.values[index]
@@ -172,15 +188,12 @@ class ScalarInput:
         self._also: tuple[type, ...] = (bool, int, float) if is_read else (str,)
 
     def __call__(self, given: Any) -> None:
+        given = python_scalar(given)
         if self._kind is Null:
             if given is None or isinstance(given, self._also):
                 self._table.values[self._index] = given
                 return
-            raise InvalidTypeError(f"{self._what} has to be None, got {_short(given)}")
-        if isinstance(given, torch.Tensor):
-            raise InvalidTypeError(
-                f"{self._what} has to be {_KINDS[self._kind]}, got {describe(given)}"
-            )
+            raise InvalidTypeError(f"{self._what} has to be None, got {short(given)}")
         fits = {
             Int: isinstance(given, int) and not isinstance(given, bool),
             Bool: isinstance(given, bool),
@@ -189,12 +202,13 @@ class ScalarInput:
         }[self._kind]
         if not fits:
             raise InvalidTypeError(
-                f"{self._what} has to be {_KINDS[self._kind]}, got {_short(given)}"
+                f"{self._what} has to be {_KINDS[self._kind]}, got {short(given)}",
+                hint=f"the program holds {self._baked!r}; {BAKED_HINT}",
             )
         if given != self._baked and not self._is_near(given):
             raise InvalidArgumentError(
                 f"{self._what} was exported as the constant {self._baked!r}, got {given!r}",
-                hint="export the program with this value, or pass it as a tensor",
+                hint=BAKED_HINT,
             )
 
     def _is_near(self, given: Any) -> bool:
@@ -214,6 +228,15 @@ class ScalarInput:
 
 _KINDS = {Int: "an int", Bool: "a bool", Double: "a float", String: "a string"}
 
+BAKED_HINT = "to use another value, export the program again with it, or with a tensor in its place"
+
+
+def python_scalar(given: Any) -> Any:
+    """Return a numpy scalar as the Python number that it holds, and anything else as it is."""
+    if isinstance(given, torch.Tensor) or getattr(given, "shape", None) != ():
+        return given
+    return given.item() if hasattr(given, "__array_interface__") else given
+
 
 def as_tensor(given: Any, what: str, expected: str) -> torch.Tensor:
     """Return an array of another library as a tensor, or raise InvalidTypeError."""
@@ -223,39 +246,37 @@ def as_tensor(given: Any, what: str, expected: str) -> torch.Tensor:
                 given = given.copy()
             return torch.from_numpy(given) if hasattr(given, "ctypes") else torch.as_tensor(given)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InvalidTypeError(f"{what} has to be {expected}: {error}") from error
+            raise InvalidTypeError(
+                f"{what} takes {expected}, got an array of {given.dtype}",
+                hint="convert it to an element type that torch has",
+            ) from error
     if hasattr(given, "__dlpack__"):
         try:
             return dlpack.from_dlpack(given)
         except (RuntimeError, BufferError, TypeError) as error:
-            raise InvalidTypeError(f"{what} has to be {expected}: {error}") from error
-    raise InvalidTypeError(f"{what} has to be {expected}, got {_short(given)}")
-
-
-def describe(tensor: torch.Tensor) -> str:
-    """Return a tensor's element type, shape and, if it is elsewhere, device, for a message."""
-    place = "" if tensor.device.type == "cpu" else f" on {tensor.device}"
-    return (
-        f"a {str(tensor.dtype).removeprefix('torch.')} tensor of shape {tuple(tensor.shape)}{place}"
+            raise InvalidTypeError(
+                f"{what} takes {expected}; the {type(given).__name__} that was given cannot be "
+                f"read as a tensor: {error}"
+            ) from error
+    raise InvalidTypeError(
+        f"{what} takes {expected}, got {short(given)}",
+        hint="give a tensor or an array"
+        + (": torch.tensor(...)" if isinstance(given, (list, tuple, int, float)) else ""),
     )
 
 
-def _short(given: Any) -> str:
-    text = repr(given)
-    kind = type(given).__name__
-    return f"{kind} {text}" if len(text) <= 40 else kind
-
-
-def input_takers(table: ValueTable) -> list[Put]:
-    """Return one taker for each input of a method."""
-    plan: ExecutionPlan = table.plan
-    steps = table.memory_plan.steps
+def input_takers(
+    table: ValueTable, inputs: tuple[ValueInfo, ...], dense: frozenset[int]
+) -> list[Put]:
+    """Return one taker for each input; ``dense`` are those that some reader wants dense."""
+    steps = table.memory_plan.graph.accesses
     read = frozenset(i for step in steps for i in (*step.reads, *step.updates))
     takers: list[Put] = []
-    for position, index in enumerate(plan.inputs):
+    for info in inputs:
+        index = info.index
         if table.is_tensor(index):
             binds = not table.is_planned(index) and index not in table.constants
-            takers.append(TensorInput(table, position, index, bind=binds))
+            takers.append(TensorInput(table, info, bind=binds, dense=index in dense))
         else:
-            takers.append(ScalarInput(table, position, index, is_read=index in read))
+            takers.append(ScalarInput(table, info, is_read=index in read))
     return takers

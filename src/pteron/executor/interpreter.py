@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pteron import limits
@@ -40,8 +40,11 @@ class StepFailed(Exception):
         self.instruction = instruction
 
 
-def run(blocks: Sequence[Block]) -> None:
-    """Run the blocks from the first. Raises StepFailed from the error of the call that failed."""
+def run(blocks: Sequence[Block], finished: Callable[[int], None] | None = None) -> None:
+    """Run the blocks from the first. Raises StepFailed from the error of the call that failed.
+
+    ``finished`` is called with the number of each block whose calls have run.
+    """
     at = 0 if blocks else END
     budget = limits.JUMP_BUDGET
     while at != END:
@@ -53,6 +56,8 @@ def run(blocks: Sequence[Block]) -> None:
         except Exception as error:
             done = len(block.calls) - operator.length_hint(calls)
             raise StepFailed(block.instructions[done - 1]) from error
+        if finished is not None:
+            finished(at)
         if block.condition is None:
             at = block.then
             continue
@@ -85,20 +90,16 @@ class Observer(Protocol):
 
 def run_observed(blocks: Sequence[Block], observer: Observer) -> None:
     """Run the blocks as :func:`run` does, and tell an observer of each call."""
-    watched = [
-        Block(
-            tuple(
-                _watch(call, number, observer)
-                for call, number in zip(block.calls, block.instructions, strict=False)
-            ),
-            block.instructions,
-            block.condition,
-            block.on_false,
-            block.then,
-        )
-        for block in blocks
-    ]
-    run(watched)
+    run([watched(block, observer) for block in blocks])
+
+
+def watched(block: Block, observer: Observer) -> Block:
+    """Return a block that tells an observer of each of its calls."""
+    calls = tuple(
+        _watch(call, number, observer)
+        for call, number in zip(block.calls, block.instructions, strict=False)
+    )
+    return replace(block, calls=calls)
 
 
 def _watch(call: Call, number: int, observer: Observer) -> Call:

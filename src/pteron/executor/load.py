@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,13 +18,15 @@ from pteron.errors import (
     NotSupportedError,
     PteronError,
 )
-from pteron.executor.bind import PlanBinder, check_operators, delegate_failure, method_name
+from pteron.executor.bind import PlanBinder, delegate_failure, method_name
 from pteron.executor.evalue import ValueBuilder, ValueTable
 from pteron.executor.isolation import isolated
+from pteron.executor.load_problems import check_loadable
 from pteron.executor.method import Method
+from pteron.executor.nodes import ProgramNodes, check_counts
+from pteron.executor.passes import PASSES, Lowering
 from pteron.format.pte import PteFile
 from pteron.format.schema import (
-    DataLocation,
     DelegateCall,
     Device,
     DeviceType,
@@ -35,20 +38,29 @@ from pteron.memory.device_map import DeviceMap
 from pteron.memory.program_memory import ProgramMemory
 from pteron.program.constants import constant_bytes, initial_bytes
 from pteron.program.data_map import NamedDataMap
-from pteron.program.dataflow import first_unwritten
 from pteron.program.method_meta import MethodMeta
-from pteron.program.verify import verify_method
+from pteron.program.unwritten import first_unwritten
+from pteron.program.verify import Verified, verify_method
 
 logger = logging.getLogger("pteron")
 
 TARGET_DEVICE = "target_device"
 """The compile spec that names a delegate's device (``exir/passes/propagate_device_pass.py``)."""
 
-STATE_DOMAIN = "pteron.state_domain"
-"""Key in ``BackendInitContext.instance`` under which a backend keeps state that the file names."""
-
 NATIVE_CODE_VARIABLE = "PTERON_NATIVE_CODE"
 """Environment variable: ``refuse`` keeps this process from running native code out of files."""
+
+
+OPTIMIZE_VARIABLE = "PTERON_OPTIMIZE"
+"""Environment variable: ``0`` binds every instruction as the file has it."""
+
+
+def optimize_allowed(choice: bool) -> bool:
+    """Return whether passes may drop instructions: the argument and the environment both allow."""
+    environment = os.environ.get(OPTIMIZE_VARIABLE, "1")
+    if environment not in ("0", "1"):
+        raise InvalidArgumentError(f"{OPTIMIZE_VARIABLE} is '0' or '1', got {environment!r}")
+    return choice and environment == "1"
 
 
 def native_code_allowed(choice: str) -> bool:
@@ -65,13 +77,19 @@ class LoadContext:
     """What the methods of one program are loaded with. The program owns it."""
 
     pte: PteFile
+    verified: Verified
+    nodes: ProgramNodes
     data_map: NamedDataMap
     memory: ProgramMemory
     device_map: DeviceMap
     kernels: OperatorRegistry
     backends: BackendRegistry
     native_code: bool
+    optimize: bool = True
+    """Whether constants are folded and copies left out at load."""
     constants: dict[Any, torch.Tensor] = field(default_factory=dict)
+    device_hint: Callable[[str], str | None] = lambda device: None
+    """Says how to do without a device that this machine lacks."""
     shared: dict[Any, Any] = field(default_factory=dict)
     state_domain: dict[Any, Any] = field(default_factory=dict)
     """State that delegates of the program's methods name alike; an independent instance has its
@@ -111,9 +129,10 @@ def _load(
     private: bool,
 ) -> Method:
     """Load a method; ``delegates`` is filled as it goes, so that the caller can close them."""
-    verify_method(context.pte, plan)
-    _check_backends(context, plan)
-    check_operators(plan, context.kernels)
+    verify_method(context.pte, context.verified, plan.name)
+    check_loadable(context, plan)
+    nodes = context.nodes.of(plan.name)
+    check_counts(plan, nodes)
     _log_stray_tags(plan)
     memory = context.memory.allocate(plan.name, private=private)
     with torch.inference_mode():
@@ -128,22 +147,13 @@ def _load(
         ).build()
         _initialise_state(context, table)
         _init_delegates(context, table, delegates, private=private)
-        bound = PlanBinder(table, context.kernels, delegates, memory.allocator).bind()
+        lowering = Lowering(table, nodes, memory.allocator, delegates)
+        for run_pass in PASSES if context.optimize else ():
+            run_pass(lowering)
+        bound = PlanBinder(lowering, delegates).bind()
     if table.shares_state:
         memory.lock = context.memory.lock
     return Method(metadata, table, bound, memory, delegates, context)
-
-
-def _check_backends(context: LoadContext, plan: ExecutionPlan) -> None:
-    """Raise BackendMissingError for the first delegate whose backend is not there."""
-    calls: dict[str, int] = {}
-    for instruction in plan.instructions:
-        if isinstance(instruction, DelegateCall):
-            backend_id = plan.delegates[instruction.delegate_index].id
-            calls[backend_id] = calls.get(backend_id, 0) + 1
-    for backend_id, count in calls.items():
-        what = f"method {plan.name!r} ({count} delegate call{'s' if count > 1 else ''})"
-        context.backends.require(backend_id, what)
 
 
 def _log_stray_tags(plan: ExecutionPlan) -> None:
@@ -194,8 +204,9 @@ def _init_delegates(
     private: bool,
 ) -> None:
     plan = table.plan
-    instance: dict[Any, Any] = {STATE_DOMAIN: {} if private else context.state_domain}
-    unwritten = first_unwritten(plan, table.memory_plan.steps)
+    instance_store: dict[Any, Any] = {}
+    state_store: dict[Any, Any] = {} if private else context.state_domain
+    unwritten = first_unwritten(plan, table.memory_plan.graph.accesses)
     for instruction in plan.instructions:
         if not isinstance(instruction, DelegateCall) or instruction.delegate_index in delegates:
             continue
@@ -205,7 +216,7 @@ def _init_delegates(
         device = _delegate_device(context, delegate.compile_spec(TARGET_DEVICE))
         init = BackendInitContext(
             backend_id=delegate.id,
-            processed=_processed(context.pte, plan, number),
+            processed=context.pte.delegate_data(delegate),
             compile_specs=delegate.compile_specs,
             method_name=plan.name,
             delegate_index=number,
@@ -213,8 +224,9 @@ def _init_delegates(
             device=device,
             args=tuple(plan.values[index] for index in instruction.args),
             native_code=context.native_code,
-            shared=context.shared,
-            instance=instance,
+            program_store=context.shared,
+            instance_store=instance_store,
+            state_store=state_store,
             first_unwritten=unwritten[number],
         )
         try:
@@ -237,13 +249,6 @@ def _init_delegate(backend: Backend, context: BackendInitContext) -> DelegateHan
             f"{type(handle).__name__}"
         )
     return handle
-
-
-def _processed(pte: PteFile, plan: ExecutionPlan, number: int) -> memoryview:
-    reference = plan.delegates[number].processed
-    if reference.location is DataLocation.SEGMENT:
-        return pte.segment(reference.index)
-    return pte.program.backend_delegate_data[reference.index]
 
 
 def _delegate_device(context: LoadContext, spec: bytes | None) -> torch.device:

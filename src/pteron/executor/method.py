@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, NoReturn
+from types import MappingProxyType, TracebackType
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 
@@ -17,35 +16,42 @@ from pteron.errors import (
     InvalidStateError,
     InvalidTypeError,
     MemoryAllocationFailedError,
-    NotFoundError,
     NotSupportedError,
     PteronError,
 )
 from pteron.executor.bind import BoundPlan
+from pteron.executor.bind_kernel import NOT_RESIZABLE
 from pteron.executor.capture import Captured, capture, check_capturable
-from pteron.executor.evalue import StateSlot, ValueTable
-from pteron.executor.first_run import repair, run_first
-from pteron.executor.inputs import describe, input_takers
+from pteron.executor.evalue import ValueTable
+from pteron.executor.explain import operand_lines, out_of_range
+from pteron.executor.first_run import FirstRuns, repair
+from pteron.executor.inputs import input_takers
 from pteron.executor.interpreter import Observer, StepFailed, run, run_observed
 from pteron.executor.isolation import isolated
 from pteron.executor.outputs import Outputs
-from pteron.format.schema import DelegateCall, KernelCall
+from pteron.executor.passes import LeftOut
+from pteron.executor.signature import Signature, ValueInfo
+from pteron.executor.state import State
 from pteron.memory.program_memory import BufferReport, MethodMemory
 from pteron.program.disasm import format_window
+from pteron.program.html import heading, values_table
 from pteron.program.method_meta import MethodMeta
 
-logger = logging.getLogger("pteron")
-
-NOT_RESIZABLE = "resize storage that is not resizable"
-"""What torch says to a kernel that asks for more than its slot has (DESIGN, P8)."""
+Inputs: TypeAlias = "Sequence[Any] | Mapping[str, Any] | torch.Tensor"
+"""The inputs of a call: in order, by name, or a single tensor or array."""
 
 
 class Method:
     """Owns one loaded method: its arenas, its state and its delegates.
 
-    The program's file stays alive as long as the method does. Calls from several threads take
-    turns, also with other methods that share memory with this one.
+    ``inputs`` and ``outputs`` say what it takes and gives. ``method(x, mask=m)`` takes values in
+    order and by name; :meth:`execute` takes them as one list or dict. The program's file stays
+    alive as long as the method does. Calls from several threads take turns, also with other methods
+    that share memory with this one.
     """
+
+    _reopen: Callable[[str, Mapping[str, torch.Tensor]], Method] | None = None
+    """Opens the file again and loads a method with some state; set by what loaded this one."""
 
     def __init__(
         self,
@@ -62,11 +68,13 @@ class Method:
         self._memory = memory
         self._delegates = dict(delegates)
         self._keep_alive = keep_alive
-        self._inputs = input_takers(table)
-        self._outputs = Outputs(table)
+        self._signature = Signature(table.plan)
+        self.__signature__ = self._signature.python_signature()
+        self._inputs = input_takers(table, self._signature.inputs, bound.dense_inputs)
+        self._outputs = Outputs(table, bound.file_memory)
         self._blocks = bound.blocks
         self._captured: Captured | None = None
-        self._has_run = False
+        self._first_runs: FirstRuns | None = FirstRuns(table, bound.blocks)
         self._given = not any(table.is_tensor(index) for index in table.plan.inputs)
         self._has_outputs = False
         self._lent = False
@@ -76,32 +84,45 @@ class Method:
 
     def execute(
         self,
-        inputs: Sequence[Any] | torch.Tensor = (),
+        inputs: Inputs = (),
         *,
+        outputs: Sequence[str | int] | None = None,
         borrow_outputs: bool = False,
         observer: Observer | None = None,
     ) -> list[Any]:
-        """Run the method and return its outputs, flat, in the order of the file.
+        """Run the method and return its outputs as a flat list, in the order of the file.
 
         Args:
-            inputs: One value for each input: tensors (any strides, any device), numpy arrays, or
-                the Python numbers, strings and None that the program was exported with.
+            inputs: One value for each input, in order or by name (a dict): tensors (any strides,
+                any device), numpy arrays, or the Python numbers, strings and None that the program
+                was exported with. A single tensor or array may be given as it is.
+            outputs: The outputs to return, by name or position, in this order (default: all).
             borrow_outputs: Return views of the method's own memory, valid until the next call.
             observer: Is told of every instruction (see :mod:`pteron.devtools`).
 
         Raises:
             InvalidArgumentError: An input does not fit, or a kernel refused a value. The method
                 can be called again.
+            NotFoundError: No input or output has this name; the message has the nearest one.
 
         """
+        chosen = None if outputs is None else self._signature.choose(outputs)
         with self._memory.lock, isolated():
             self._set_inputs(inputs)
             self._run(observer)
-            return self._outputs.collect(borrow=self._lend(borrow_outputs))
+            found = self._outputs.collect(borrow=self._lend(borrow_outputs))
+        return found if chosen is None else [found[position] for position in chosen]
 
-    __call__ = execute
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Run the method on inputs in order and by name: ``method(x, mask=m)``.
 
-    def set_inputs(self, inputs: Sequence[Any] | torch.Tensor) -> None:
+        A single list, tuple or dict holds all inputs, as :meth:`execute` takes them.
+        """
+        if len(args) == 1 and not kwargs and isinstance(args[0], (list, tuple, Mapping)):
+            return self.execute(args[0])
+        return self.execute(self._signature.of_call(args, kwargs))
+
+    def set_inputs(self, inputs: Inputs) -> None:
         """Give the inputs of the next :meth:`run`; they stay until others are given."""
         with self._memory.lock, isolated():
             self._set_inputs(inputs)
@@ -140,19 +161,20 @@ class Method:
         self._lent = self._lent or borrow
         return borrow
 
-    def _set_inputs(self, inputs: Sequence[Any] | torch.Tensor) -> None:
+    def _set_inputs(self, inputs: Inputs) -> None:
         self._check_open()
-        if isinstance(inputs, torch.Tensor):
+        if isinstance(inputs, Mapping):
+            inputs = self._signature.by_name(inputs)
+        elif hasattr(inputs, "__array_interface__") or hasattr(inputs, "__dlpack__"):
             inputs = (inputs,)
         if not isinstance(inputs, (list, tuple)):
             raise InvalidTypeError(
-                f"method {self.name!r} takes its inputs as a list or tuple, got "
-                f"{type(inputs).__name__}"
+                f"method {self.name!r} takes its inputs as a list, tuple or dict, got "
+                f"{type(inputs).__name__}",
+                hint="put the values into a list, or call method(a, b)",
             )
         if len(inputs) != len(self._inputs):
-            raise InvalidArgumentError(
-                f"method {self.name!r} takes {len(self._inputs)} input(s), got {len(inputs)}"
-            )
+            raise self._signature.wrong_number(len(inputs))
         if self._lent:  # an input may be a view of memory that another input is copied to
             inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
         with torch.inference_mode():
@@ -164,7 +186,7 @@ class Method:
         self._check_open()
         if not self._given:
             raise InvalidArgumentError(
-                f"method {self.name!r} takes {len(self._inputs)} input(s), and none was given yet",
+                f"method {self.name!r} has not been given its inputs",
                 hint="call set_inputs(inputs) first, or execute(inputs)",
             )
         self._outputs.prepare()
@@ -182,11 +204,12 @@ class Method:
     def _run_blocks(self, observer: Observer | None) -> None:
         if observer is not None:
             run_observed(self._bound.blocks, observer)
-        elif self._has_run:
+        elif self._first_runs is None:
             run(self._blocks)
         else:
-            run_first(self._table, self._bound.blocks)
-            self._has_run = True
+            self._first_runs.run()
+            if self._first_runs.done:
+                self._first_runs = None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -230,7 +253,7 @@ class Method:
                     for tensor, value in saved:
                         tensor.copy_(value)
             self._blocks = self._captured.blocks
-            self._has_run = True
+            self._first_runs = None
 
     @property
     def is_captured(self) -> bool:
@@ -259,7 +282,9 @@ class Method:
         """Return the error of a failed instruction, with its place and its operands."""
         cause = failure.__cause__
         number = failure.instruction
-        operands = self._operands(number)
+        memory_plan, values = self._table.memory_plan, self._table.values
+        operands = operand_lines(memory_plan, values, number, self._signature.inputs)
+        plain = out_of_range(self._table.plan, values, number)
         with torch.inference_mode():
             repair(self._table)
         error: PteronError
@@ -270,8 +295,11 @@ class Method:
         elif isinstance(cause, RuntimeError) and NOT_RESIZABLE in str(cause):
             error = InvalidArgumentError(
                 f"a result outgrows the memory that the program plans for it ({NOT_RESIZABLE})",
-                hint="the program was exported for smaller shapes",
+                hint="the exporter planned memory for smaller shapes: export the program again "
+                "with larger upper bounds",
             )
+        elif isinstance(cause, IndexError) and plain is not None:
+            error = InvalidArgumentError(plain)
         elif isinstance(cause, (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError)):
             error = InvalidArgumentError(_first_line(cause))
         else:
@@ -281,23 +309,30 @@ class Method:
         error.context += operands
         return error
 
-    def _operands(self, number: int) -> list[str]:
-        instruction = self._table.plan.instructions[number]
-        if not isinstance(instruction, (KernelCall, DelegateCall)):
-            return []
-        lines = []
-        for index in dict.fromkeys(instruction.args):
-            value = self._table.values[index]
-            if isinstance(value, torch.Tensor):
-                lines.append(f"%{index} is {describe(value)}, strides {tuple(value.stride())}")
-        return lines
-
     # -- what it is ------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         """The method's name in the program."""
         return self._table.plan.name
+
+    @property
+    def inputs(self) -> tuple[ValueInfo, ...]:
+        """What the method takes: name, element type, shape, kind and device of each input."""
+        return self._signature.inputs
+
+    @property
+    def outputs(self) -> tuple[ValueInfo, ...]:
+        """What the method gives: name, element type, shape, kind and device of each output."""
+        return self._signature.outputs
+
+    def example_inputs(self, seed: int = 0) -> list[Any]:
+        """Return random inputs that the method takes, the same for the same seed.
+
+        Floats are normal, 8-bit integers cover their range, wider ones are 0 or 1, dynamic shapes
+        are at their upper bound, and other values are those that the program holds.
+        """
+        return self._signature.example_inputs(seed)
 
     @property
     def metadata(self) -> MethodMeta:
@@ -310,13 +345,47 @@ class Method:
         return self._memory.report
 
     @property
+    def left_out(self) -> Mapping[int, LeftOut]:
+        """The instructions that need not run, by number, with the pass that found it and why.
+
+        None are left out with ``load_program(optimize=False)``.
+        """
+        return MappingProxyType(dict(self._bound.left_out))
+
+    @property
     def values(self) -> list[Any]:
         """The values by index, as the last run left them. Views the method's memory."""
         return self._table.values
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._bound.steps)} bound calls"
-        return f"<pteron.Method {self.name!r}: {state}>"
+        state = "closed" if self._closed else _memory_text(self._memory.report)
+        given, got = (
+            ", ".join(f"{value.name}: {value.type_text}" for value in values)
+            for values in (self.inputs, self.outputs)
+        )
+        return f"<pteron.Method {self.name!r} ({given}) -> ({got}), {state}>"
+
+    def _repr_html_(self) -> str:
+        state = "closed" if self._closed else _memory_text(self._memory.report)
+        title = heading(f"pteron method {self.name!r}: {state}")
+        return title + values_table((*self.inputs, *self.outputs))
+
+    def __dir__(self) -> list[str]:
+        inner = ("turn", "values")  # for the other parts of pteron
+        return [name for name in super().__dir__() if name not in inner]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._check_open()
+        if self._reopen is None:
+            raise InvalidStateError(f"method {self.name!r} cannot be pickled: its file is unknown")
+        hidden = [handle for handle in self._delegates.values() if handle.hides_state]
+        if hidden:
+            raise NotSupportedError(
+                f"method {self.name!r} cannot be pickled: a delegate holds state that cannot be "
+                "copied",
+                hint="open the program again where it is needed",
+            )
+        return self._reopen, (self.name, self.state.snapshot())
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -355,8 +424,8 @@ class Method:
             self._delegates.clear()
             self._table.values.clear()
             self._table.state.clear()
-            self._bound = BoundPlan((), (), frozenset())
-            self._blocks, self._captured = (), None
+            self._bound = BoundPlan((), (), {})
+            self._blocks, self._captured, self._first_runs = (), None, None
             self._inputs = []
             self._memory.allocator.arenas.clear()
 
@@ -372,63 +441,16 @@ class Method:
         self.close()
 
 
-class State(Mapping[str, torch.Tensor]):
-    """Reads and writes a method's mutable buffers. Views the method.
-
-    A buffer is known by its fully qualified name if the file has it
-    (``ExecutorchBackendConfig(emit_mutable_buffer_names=True)``), else as ``value_N``. Reading
-    gives a copy; assigning copies into place.
-    """
-
-    def __init__(self, method: Method) -> None:
-        self._method = method
-
-    def _slots(self) -> dict[str, StateSlot]:
-        self._method._check_open()
-        slots = self._method._table.state
-        return {slot.name or f"value_{index}": slot for index, slot in slots.items()}
-
-    def _slot(self, name: str) -> StateSlot:
-        slots = self._slots()
-        if name not in slots:
-            known = ", ".join(slots) or "none"
-            raise NotFoundError(
-                f"method {self._method.name!r} has no state {name!r}; it has: {known}"
-            )
-        return slots[name]
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        with self._method._memory.lock, isolated():
-            return self._slot(name).tensor.clone()
-
-    def __setitem__(self, name: str, value: torch.Tensor) -> None:
-        with self._method._memory.lock, isolated(), torch.inference_mode():
-            slot = self._slot(name).tensor
-            if value.shape != slot.shape or value.dtype != slot.dtype:
-                raise InvalidArgumentError(
-                    f"state {name!r} is {describe(slot)}, got {describe(value)}"
-                )
-            slot.copy_(value)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._slots())
-
-    def __len__(self) -> int:
-        return len(self._slots())
-
-    def snapshot(self) -> dict[str, torch.Tensor]:
-        """Return copies of all state, to be given to :meth:`restore` later."""
-        return {name: self[name] for name in self}
-
-    def restore(self, saved: Mapping[str, torch.Tensor]) -> None:
-        """Write back what :meth:`snapshot` returned; every name has to be known."""
-        for name in saved:
-            self._slot(name)
-        for name, value in saved.items():
-            self[name] = value
-
-
 def _first_line(error: BaseException | None) -> str:
     """Return what an error of torch says, without the C++ stack that some carry."""
     text = str(error).strip()
     return text.split("\nException raised from")[0].splitlines()[0] if text else repr(error)
+
+
+def _memory_text(report: Sequence[BufferReport]) -> str:
+    """Return the planned bytes by device: ``224 bytes on cpu``."""
+    planned: dict[str, int] = {}
+    for buffer in report:
+        planned[buffer.device] = planned.get(buffer.device, 0) + buffer.planned_bytes
+    found = [f"{nbytes:,} bytes on {device}" for device, nbytes in planned.items() if nbytes]
+    return " and ".join(found) or "no planned memory"

@@ -25,11 +25,15 @@ class Outputs:
 
     A planned output is copied, so that it is the caller's own. One without a place in the plan is
     handed over as it is, and the next run writes into fresh memory. Borrowed outputs are not
-    copied; the next run of the method, or of one that shares its scratch, overwrites them.
+    copied, unless they are constants of the program; the next run of the method, or of one that
+    shares its scratch, overwrites them.
     """
 
-    def __init__(self, table: ValueTable) -> None:
+    def __init__(self, table: ValueTable, file_memory: frozenset[int] = frozenset()) -> None:
+        """Take the values, and those that passes have made views of constants."""
         self._table = table
+        self._of_file = file_memory | table.constants
+        """Outputs whose memory is the file's: borrowed or not, the caller gets a copy."""
         self._indices = table.plan.outputs
         self._owned = _handed_over(table)
         self._refill: dict[int, Callable[[], None]] = {}
@@ -70,7 +74,7 @@ class Outputs:
             value = self._table.values[index]
             if not isinstance(value, torch.Tensor):
                 outputs.append(list(value) if isinstance(value, list) else value)
-            elif borrow:
+            elif borrow and index not in self._of_file:
                 outputs.append(borrowed(value))
             elif index in self._owned and index not in self._refill:
                 outputs.append(value.detach())
@@ -102,16 +106,19 @@ def _handed_over(table: ValueTable) -> frozenset[int]:
     """Return the outputs whose memory nothing else in the method shares."""
     plan = table.plan
     aliased: set[int] = set(plan.inputs)
-    for step in table.memory_plan.steps:
+    graph = table.memory_plan.graph
+    for step in graph.accesses:
         if step.aliases:
             aliased.update(step.writes)
             aliased.update(step.reads)
+    aliased.update((*graph.repeats, *graph.repeats.values()))
     return frozenset(
         index
         for index in plan.outputs
         if table.is_tensor(index)
         and not table.is_planned(index)
         and index not in table.constants
+        and index not in table.state
         and index not in table.moved
         and index not in aliased
     )

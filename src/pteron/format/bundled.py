@@ -26,6 +26,7 @@ from pteron.format.flatbuffer import (
     TableSpec,
     fields,
 )
+from pteron.format.foreign import HEAD_BYTES, recognise
 from pteron.format.schema import ScalarType
 from pteron.format.source import ByteSource
 
@@ -98,11 +99,14 @@ def read_bundled(source: ByteSource) -> BundledProgram:
     """Read and check a bundled program; the program in it is checked when it is loaded."""
     found = bytes(source.view[4:8])
     if found != IDENTIFIER:
-        hint = "it is a program: load it as one" if found[:2] == b"ET" else None
+        foreign = recognise(bytes(source.view[:HEAD_BYTES]), source.size)
+        if foreign is not None:
+            raise InvalidProgramError(
+                f"{source.name} is not a bundled program; it is {foreign.what}", hint=foreign.hint
+            )
         raise InvalidProgramError(
-            f"{source.name}: not a bundled program: bytes 4 to 8 are {found!r}, expected "
-            f"{IDENTIFIER!r}",
-            hint=hint,
+            f"{source.name} is not a bundled program: bytes 4 to 8 are {found!r}, expected "
+            f"{IDENTIFIER!r}"
         )
     buffer = Flatbuffer(source.view, error=InvalidProgramError, what="bundled program")
     try:

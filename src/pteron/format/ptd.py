@@ -25,6 +25,7 @@ from pteron.format.flatbuffer import (
     TableSpec,
     fields,
 )
+from pteron.format.foreign import HEAD_BYTES, recognise
 from pteron.format.schema import (
     DataSegment,
     FlatTensor,
@@ -106,31 +107,41 @@ def read_ptd(source: ByteSource) -> PtdFile:
 
 
 def _read_header(name: str, view: memoryview) -> FlatTensorHeader:
-    def fail(message: str, hint: str | None = None) -> NoReturn:
-        raise InvalidExternalDataError(f"{name}: {message}", hint=hint)
+    def fail(message: str) -> NoReturn:
+        raise InvalidExternalDataError(f"{name}: {message}")
 
+    cut = "fetch or write it again"
     head = bytes(view[: HEADER_OFFSET + HEADER_BYTES])
     if head[4:8] != IDENTIFIER:
-        hint = "it is a program: give it as the program" if head[4:6] == b"ET" else None
-        hint = "the file is empty" if not head else hint
-        fail(f"not a data file: bytes 4 to 8 are {head[4:8]!r}, expected {IDENTIFIER!r}", hint)
+        if not head:
+            raise InvalidExternalDataError(f"{name} is empty", hint="fetch or write it again")
+        foreign = recognise(bytes(view[:HEAD_BYTES]), view.nbytes)
+        if foreign is not None:
+            usable = foreign.is_program or foreign.is_wrapped
+            raise InvalidExternalDataError(
+                f"{name} is not a data file (.ptd); it is {foreign.what}",
+                hint=foreign.hint if usable else "give the .ptd file that belongs to the program",
+            )
+        fail(f"not a data file: bytes 4 to 8 are {head[4:8]!r}, expected {IDENTIFIER!r}")
     if head[8:12] != HEADER_MAGIC:
         fail(f"the header is missing: bytes 8 to 12 are {head[8:12]!r}, expected {HEADER_MAGIC!r}")
     if len(head) < HEADER_OFFSET + HEADER_BYTES:
-        fail(f"the file ends after {view.nbytes} bytes, inside its header")
+        raise InvalidExternalDataError(
+            f"{name} is cut short: it ends after {view.nbytes:,} bytes, inside its header", hint=cut
+        )
     header = FlatTensorHeader(*struct.unpack_from("<IQQQQ", head, HEADER_OFFSET + 4))
     if header.length < HEADER_BYTES:
         fail(f"the header's length is {header.length}; allowed are {HEADER_BYTES} and more")
-    cut = "the file is cut short: fetch or write it again"
     for what, begin, size in (
         ("the flatbuffer", header.flatbuffer_offset, header.flatbuffer_size),
         ("the segments", header.segment_base_offset, header.segment_data_size),
     ):
         if begin + size > view.nbytes:
-            fail(
-                f"{what} (offset {begin} + {size} bytes) would end at {begin + size}; the file "
-                f"has {view.nbytes} bytes",
-                cut,
+            found = "cut short" if begin + size <= limits.MAX_FILE_BYTES else "damaged"
+            raise InvalidExternalDataError(
+                f"{name} is {found}: its header announces {begin + size:,} bytes up to the end of "
+                f"{what}; the file has {view.nbytes:,} bytes",
+                hint=cut,
             )
     return header
 

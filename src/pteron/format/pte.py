@@ -18,25 +18,17 @@ from typing import Final, NoReturn
 
 from pteron.errors import InvalidProgramError, PteronError
 from pteron.format.flatbuffer import Flatbuffer
+from pteron.format.foreign import HEAD_BYTES, recognise
 from pteron.format.program_tables import read_program
-from pteron.format.schema import Program
+from pteron.format.schema import BackendDelegate, DataLocation, Program
 from pteron.format.source import ByteSource
+from pteron.limits import MAX_FILE_BYTES
 
 IDENTIFIER: Final = b"ET12"
 HEADER_MAGIC: Final = b"eh00"
 HEADER_OFFSET: Final = 8
 HEADER_MIN_BYTES: Final = 24
 HEADER_BYTES: Final = 32
-
-_FOREIGN: Final[tuple[tuple[int, bytes, str], ...]] = (
-    (4, b"BP08", "it is a bundled program (.bpte): open it as one"),
-    (4, b"FT01", "it is a data file (.ptd): give it as data_path beside its program"),
-    (4, b"ED00", "it is an ETDump: open it with pteron.devtools"),
-    (4, b"ED01", "it is an ETDump: open it with pteron.devtools"),
-    (0, b"PK\x03\x04", "it is a zip archive (.pt, .pt2, .npz): export it with executorch first"),
-    (0, b"\x7fELF", "it is a compiled library, not a program"),
-    (0, b"version https://git-lfs", "it is a Git LFS pointer: run `git lfs pull`"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +68,13 @@ class PteFile:
         segment = self.program.segments[index]
         begin = self.start + self.segment_base_offset + segment.offset
         return self.source.view[begin : begin + segment.size]
+
+    def delegate_data(self, delegate: BackendDelegate) -> memoryview:
+        """Return a delegate's blob, as a view."""
+        reference = delegate.processed
+        if reference.location is DataLocation.SEGMENT:
+            return self.segment(reference.index)
+        return self.program.backend_delegate_data[reference.index]
 
     def segment_problem(self, index: int) -> str | None:
         """Say why a segment cannot be read, or return None."""
@@ -130,43 +129,53 @@ def read_extended_header(name: str, view: memoryview) -> ExtendedHeader | None:
         raise InvalidProgramError(f"{name}: {message} (extended header, offset 0x8)", hint=hint)
 
     if len(head) < HEADER_MIN_BYTES:
-        fail(f"the file ends after {view.nbytes} bytes, inside its extended header")
+        fail(f"it is cut short: it ends after {_bytes(view.nbytes)}, inside its header")
     length, program_size, base, data_size = struct.unpack_from("<IQQQ", head.ljust(32, b"\0"), 4)
     if length < HEADER_MIN_BYTES:
         fail(f"the header's length is {length}; allowed are {HEADER_MIN_BYTES} and more")
     if length < HEADER_BYTES:
         data_size = 0
     elif len(head) < HEADER_BYTES:
-        fail(f"the file ends after {view.nbytes} bytes, inside its extended header")
-    cut = "the file is cut short: fetch or write it again"
-    if not HEADER_OFFSET + length <= program_size <= view.nbytes:
+        fail(f"it is cut short: it ends after {_bytes(view.nbytes)}, inside its header")
+    if program_size > view.nbytes:
+        _fail_cut_short(name, program_size, "of program", view.nbytes)
+    if program_size < HEADER_OFFSET + length:
         fail(
-            f"the flatbuffer is said to have {program_size} bytes; the file has {view.nbytes}, "
-            f"the header alone {HEADER_OFFSET + length}",
-            cut if program_size > view.nbytes else None,
+            f"the program has {_bytes(program_size)}, fewer than its header of "
+            f"{_bytes(HEADER_OFFSET + length)}"
         )
     if base and not program_size <= base:
         fail(f"segments are said to begin at {base}, inside the flatbuffer of {program_size} bytes")
     if base + data_size > view.nbytes:
-        fail(
-            f"{base + data_size} bytes are promised (segments from {base}, {data_size} bytes); "
-            f"the file has {view.nbytes}",
-            cut,
-        )
+        what = f"in all (segments of {_bytes(data_size)} from offset {base:#x})"
+        _fail_cut_short(name, base + data_size, what, view.nbytes)
     return ExtendedHeader(length, program_size, base, data_size)
 
 
+def _fail_cut_short(name: str, announced: int, what: str, size: int) -> NoReturn:
+    found = "cut short" if announced <= MAX_FILE_BYTES else "damaged"
+    raise InvalidProgramError(
+        f"{name} is {found}: its header announces {_bytes(announced)} {what}; the file has "
+        f"{_bytes(size)}",
+        hint="fetch or write it again",
+    )
+
+
 def _check_identifier(name: str, view: memoryview) -> None:
-    head = bytes(view[:32])
+    head = bytes(view[:HEAD_BYTES])
     if head[4:8] == IDENTIFIER:
         return
-    for at, magic, hint in _FOREIGN:
-        if head[at:].startswith(magic):
-            raise InvalidProgramError(f"{name} is not an ExecuTorch program", hint=hint)
+    foreign = recognise(head, view.nbytes)
+    if foreign is not None:
+        raise InvalidProgramError(
+            f"{name} is not an ExecuTorch program; it is {foreign.what}", hint=foreign.hint
+        )
+    if not head:
+        raise InvalidProgramError(f"{name} is empty", hint="fetch or write it again")
     if len(head) < 8:
         raise InvalidProgramError(
-            f"{name} has {len(head)} bytes; a program has at least 8",
-            hint="the file is empty or cut short" if len(head) else "the file is empty",
+            f"{name} is cut short: it has {_bytes(len(head))}, and a program has at least 8",
+            hint="fetch or write it again",
         )
     if head[4:6] == IDENTIFIER[:2]:
         raise InvalidProgramError(
@@ -176,6 +185,10 @@ def _check_identifier(name: str, view: memoryview) -> None:
     raise InvalidProgramError(
         f"{name} is not an ExecuTorch program: bytes 4 to 8 are {head[4:8]!r}, not {IDENTIFIER!r}"
     )
+
+
+def _bytes(number: int) -> str:
+    return f"{number:,} byte{'' if number == 1 else 's'}"
 
 
 def _shown(identifier: bytes) -> str:

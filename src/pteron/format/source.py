@@ -22,7 +22,7 @@ from pteron.errors import (
     ProgramPermissionError,
 )
 
-SourceData: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO"
+SourceData: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
 """What a caller may hand over as a file."""
 
 
@@ -33,12 +33,16 @@ class ByteSource:
     to the system as soon as the last slice of it is gone.
     """
 
-    __slots__ = ("_map", "_view", "name", "size")
+    __slots__ = ("_map", "_view", "name", "path", "size")
 
-    def __init__(self, data: bytes | memoryview | mmap.mmap, *, name: str) -> None:
+    def __init__(
+        self, data: bytes | memoryview | mmap.mmap, *, name: str, path: Path | None = None
+    ) -> None:
         self._map = data if isinstance(data, mmap.mmap) else None
         self._view: memoryview | None = memoryview(data).toreadonly()
         self.name = name
+        self.path = path
+        """Where the file can be opened again; None for bytes and file objects."""
         self.size = self._view.nbytes
 
     @property
@@ -101,8 +105,8 @@ def open_source(data: SourceData) -> ByteSource:
     if hasattr(data, "read"):
         return _open_file_object(data)
     raise InvalidTypeError(
-        f"a {type(data).__name__} is not a file: expected a path, bytes, bytearray, memoryview or "
-        "a file object opened for binary reading"
+        "expected a path, bytes, bytearray, memoryview or a file object opened for binary reading, "
+        f"got {'None' if data is None else type(data).__name__}"
     )
 
 
@@ -115,14 +119,16 @@ def _own_view(data: memoryview) -> bytes | memoryview:
 def _open_path(path: str | os.PathLike[str]) -> ByteSource:
     name = os.fspath(path)
     if not isinstance(name, str):
-        raise InvalidTypeError(f"the path {name!r} is a {type(name).__name__}; expected str")
+        raise InvalidTypeError(f"a path is a str, got {type(name).__name__} {name!r}")
     try:
         # Not Path.open: one system call, and O_NONBLOCK keeps a named pipe from hanging us.
         descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
     except (OSError, ValueError) as error:
         raise _access_error(name, error) from None
     try:
-        return _map_descriptor(descriptor, name)
+        source = _map_descriptor(descriptor, name)
+        source.path = Path(name).absolute()
+        return source
     finally:
         os.close(descriptor)
 
@@ -138,6 +144,7 @@ def _map_descriptor(descriptor: int, name: str) -> ByteSource:
         raise AccessFailedError(
             f"{name} is not a regular file",
             hint="read it first and hand over the bytes",
+            filename=name,
         )
     if status.st_size == 0:  # an empty file cannot be mapped
         return ByteSource(b"", name=name)
@@ -152,23 +159,44 @@ def _map_descriptor(descriptor: int, name: str) -> ByteSource:
 
 
 def _access_error(name: str, error: OSError | ValueError) -> AccessFailedError:
+    code = error.errno if isinstance(error, OSError) else None
+    kind, reason, hint = AccessFailedError, "cannot be read", None
     if isinstance(error, FileNotFoundError):
-        return ProgramNotFoundError(f"{name} does not exist", hint=_nearby(name))
-    if isinstance(error, IsADirectoryError):
-        return ProgramIsADirectoryError(f"{name} is a folder; expected a file", hint=_inside(name))
-    if isinstance(error, PermissionError):
-        if Path(name).is_dir():  # what opening a folder gives on Windows
-            return ProgramIsADirectoryError(f"{name} is a folder; expected a file")
-        return ProgramPermissionError(f"{name} cannot be read: permission denied")
-    return AccessFailedError(f"{name!r} cannot be read: {error}")
+        kind, reason, hint = ProgramNotFoundError, "does not exist", _nearby(name)
+    elif isinstance(error, IsADirectoryError) or Path(name).is_dir():  # Windows denies permission
+        kind, reason, hint = ProgramIsADirectoryError, "is a folder; expected a file", _inside(name)
+    elif isinstance(error, PermissionError):
+        kind, reason = ProgramPermissionError, "cannot be read: permission denied"
+    else:
+        reason = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    shown = name if name.strip() and kind is not AccessFailedError else repr(name)
+    return kind(f"{shown} {reason}", hint=hint, filename=name, errno=code)
 
 
 def _nearby(name: str) -> str | None:
-    """Name the nearest folder of a missing path that does exist, if it is not the last one."""
+    """Say what may be wrong with a missing path: its nearest folder, or a file of a like name."""
+    if not name.strip():
+        return "the path is empty"
+    if "://" in name[:12]:
+        return "it is a web address; download the file first"
+    if name == "-":
+        return "programs are not read from stdin; give a file"
     first, *others = Path(name).absolute().parents
     if first.is_dir():
-        return None
-    return next((f"the folder {folder} exists" for folder in others if folder.is_dir()), None)
+        return _alike(Path(name), first)
+    known = next((folder for folder in others if folder.is_dir()), None)
+    return f"of its folders, {known} exists" if known is not None else None
+
+
+def _alike(path: Path, folder: Path) -> str | None:
+    """Name the file in a folder whose name is most like one that does not exist."""
+    from difflib import get_close_matches  # only for an error
+
+    with suppress(OSError):
+        near = get_close_matches(path.name, [one.name for one in folder.iterdir()], n=1, cutoff=0.8)
+        if near:
+            return f"did you mean {path.with_name(near[0])}?"
+    return None
 
 
 def _inside(name: str) -> str | None:
@@ -196,4 +224,4 @@ def _open_file_object(file: BinaryIO) -> ByteSource:
         return ByteSource(bytes(data), name=name)
     if isinstance(data, str):
         raise InvalidTypeError(f"{name} is open as text", hint="open it with mode 'rb'")
-    raise InvalidArgumentError(f"{name} returned a {type(data).__name__} from read()")
+    raise InvalidArgumentError(f"{name} returned {type(data).__name__} from read(), not bytes")

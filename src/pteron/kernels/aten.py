@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pteron.format.schema import ScalarType
 from pteron.kernels.admission import is_admitted
+from pteron.kernels.aten_audited import AUDITED
 from pteron.kernels.aten_tables import (
     CONTIGUOUS_OUTS,
     FAST,
@@ -28,6 +29,7 @@ from pteron.kernels.aten_tables import (
 from pteron.kernels.aten_views import VIEW_LISTS, VIEWS, copies_of, copy_of
 from pteron.kernels.promotion import steady, watched
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
+from pteron.kernels.result_sizes import BOUNDED, RESULT_SIZES
 from pteron.kernels.write import contiguous_outs, write_list
 
 _Converter = Callable[[Any], Any]
@@ -67,12 +69,39 @@ def aten_kernel(name: str) -> Kernel | None:
     qualified, _, overload = name.partition(".")
     schema = _schema(qualified, overload)
     if schema is None:
-        return _kernel_of_functional(name, qualified, overload)
-    if any(argument.is_out for argument in schema.arguments):
-        return _out_kernel(name, qualified, overload, schema)
-    if any(_is_written(argument) for argument in schema.arguments):
-        return _inplace_kernel(name, qualified, overload, schema)
-    return _functional_kernel(name, qualified, overload, schema, returns=0)
+        kernel = _kernel_of_functional(name, qualified, overload)
+    elif any(argument.is_out for argument in schema.arguments):
+        kernel = _out_kernel(name, qualified, overload, schema)
+    elif any(_is_written(argument) for argument in schema.arguments):
+        kernel = _inplace_kernel(name, qualified, overload, schema)
+    else:
+        kernel = _functional_kernel(name, qualified, overload, schema, returns=0)
+    return None if kernel is None else _with_facts(kernel)
+
+
+def _with_facts(kernel: Kernel) -> Kernel:
+    """Add what a schema does not say: that memory does not matter, and that calls repeat."""
+    namespace, _, name = kernel.name.partition("::")
+    if namespace != "aten":
+        return kernel
+    facts: dict[str, Any] = {"bounded": name in BOUNDED, "result_sizes": RESULT_SIZES.get(name)}
+    if name in _REPLACES:
+        facts["replaces"] = True
+    if name in AUDITED:
+        pure = not kernel.random and not kernel.mutated
+        return replace(kernel, dense=(), pure=pure, **facts)
+    return replace(kernel, dense=_DENSE.get(name), **facts)
+
+
+_REPLACES = frozenset({"copy_"})
+_DENSE: dict[str, tuple[int, ...]] = {
+    "_native_batch_norm_legit.out": (),
+    "copy_": (),
+    "index_put_": (0,),
+    "native_batch_norm.out": (),
+    "native_group_norm.out": (0, 1, 2),
+}
+"""Operators that are not in :data:`AUDITED`, and which of their inputs have to be dense."""
 
 
 def known_names() -> Iterable[str]:
@@ -197,7 +226,7 @@ def _specialize(kernel: Kernel, inputs: Sequence[Any], outs: Sequence[Any] = ())
     if namespace == "aten":
         function = steady(name, found)
         if function is not None:
-            found = replace(found, function=function)
+            found = replace(found, function=function, float_function=found.function)
         elif known is None:
             found = replace(found, function=watched(found, _kinds(inputs)))
         found = replace(

@@ -9,6 +9,7 @@ an source offset is a negated zero point. Scratch arguments are ignored.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from pteron.kernels.quantized import (
     out_kernel,
     quantize_per_tensor,
 )
-from pteron.kernels.registry import OperatorRegistry
+from pteron.kernels.registry import Kernel, OperatorRegistry
 
 _ADD_LEFT_SHIFT = 20
 """Bits by which the inputs of an addition are raised before they are rescaled."""
@@ -391,9 +392,12 @@ def register(registry: OperatorRegistry) -> None:
     registry.register(out_kernel("cortex_m::quantize_per_tensor.out", quantize_per_tensor, 6))
     registry.register(out_kernel("cortex_m::dequantize_per_tensor.out", dequantize_per_tensor, 6))
     for name, function, positional in _ONE_LAYOUT:
-        registry.register(functional_kernel(f"cortex_m::{name}.out", function, positional))
+        registry.register(_dense(f"cortex_m::{name}.out", function, positional))
     for name, function, positional in _TWO_LAYOUTS:
-        registry.register(functional_kernel(f"cortex_m::{name}.out", function, positional))
-        registry.register(
-            functional_kernel(f"cortex_m::{name}_nhwc.out", nhwc(function), positional)
-        )
+        registry.register(_dense(f"cortex_m::{name}.out", function, positional))
+        registry.register(_dense(f"cortex_m::{name}_nhwc.out", nhwc(function), positional))
+
+
+def _dense(name: str, function: Callable[..., Any], positional: int) -> Kernel:
+    """Return a kernel that tells the layout of an image by its strides."""
+    return replace(functional_kernel(name, function, positional), dense=None)

@@ -39,6 +39,8 @@ def register(registry: OperatorRegistry) -> None:
                 keywords=("non_blocking", "dim_order"),
                 out_names=("out",),
                 defaults=_DEFAULTS,
+                dense=(),
+                pure=True,
                 view=alias if name == "_clone_dim_order" else None,
             )
         )
@@ -51,5 +53,6 @@ def register(registry: OperatorRegistry) -> None:
             keywords=("dim_order",),
             out_names=("out",),
             defaults={"dim_order": None},
+            dense=(),
         )
     )

@@ -321,9 +321,18 @@ def _alias(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _writes(name: str, function: object, positional: int, *mutated: int) -> Kernel:
-    """Return an OUT kernel that also changes the inputs at positions ``mutated``."""
+    """Return an OUT kernel that changes inputs, at positions ``mutated``, in place of its out."""
     assert callable(function)
-    return Kernel(name, Style.OUT, function, positional, out_names=("out",), also_mutates=mutated)
+    return Kernel(
+        name,
+        Style.OUT,
+        function,
+        positional,
+        out_names=("out",),
+        also_mutates=mutated,
+        leaves_outs=True,
+        dense=(),
+    )
 
 
 def register(registry: OperatorRegistry) -> None:
@@ -339,6 +348,7 @@ def register(registry: OperatorRegistry) -> None:
             11,
             out_names=("out",),
             also_mutates=(3, 4),
+            dense=(),
         ),
         _writes("llama::update_cache.out", update_cache, 3, 1),
         _writes("llama::update_cache_with_indices.out", update_cache_with_indices, 4, 1),
@@ -356,6 +366,7 @@ def register(registry: OperatorRegistry) -> None:
             out_names=("out",),
             returns=0,
             also_mutates=(1,),
+            dense=(),
         ),
     ):
         registry.register(kernel)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pteron.errors import InvalidArgumentError
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
+from pteron.program.primitives import ET_COPY_INDEX, ET_VIEW
 
 Number = int | float | bool
 
@@ -97,7 +98,7 @@ def et_copy_index(copy_to: Tensor, copy_from: Tensor, index: int) -> None:
     copy_to[index].copy_(copy_from)
 
 
-_VALUES: dict[str, tuple[Callable[..., Any], int]] = {
+VALUES: dict[str, tuple[Callable[..., Any], int]] = {
     "aten::sym_size.int": (torch.Tensor.size, 2),
     "aten::sym_stride.int": (torch.Tensor.stride, 2),
     "aten::sym_numel": (torch.Tensor.numel, 1),
@@ -129,7 +130,7 @@ _VALUES: dict[str, tuple[Callable[..., Any], int]] = {
     "executorch_prim::trunc.Scalar": (math.trunc, 1),
 }
 
-_CHECKS: dict[str, tuple[Callable[..., None], int, tuple[str, ...]]] = {
+CHECKS: dict[str, tuple[Callable[..., None], int, tuple[str, ...]]] = {
     "aten::_assert_async": (check, 1, ()),
     "aten::_assert_async.msg": (check, 2, ()),
     "aten::_assert_scalar": (check_number, 2, ()),
@@ -137,16 +138,25 @@ _CHECKS: dict[str, tuple[Callable[..., None], int, tuple[str, ...]]] = {
     "aten::sym_constrain_range_for_size": (constrain, 1, ("min", "max")),
 }
 
+_DEPEND_ON_STRIDES = frozenset({"aten::sym_stride.int"})
 _READS_VALUES = frozenset({"aten::_local_scalar_dense", "aten::item"})
 
 
 def register(registry: OperatorRegistry) -> None:
     """Add the operators of this file."""
-    for name, (function, positional) in _VALUES.items():
+    for name, (function, positional) in VALUES.items():
         registry.register(
-            Kernel(name, Style.VALUE, function, positional, data_dependent=name in _READS_VALUES)
+            Kernel(
+                name,
+                Style.VALUE,
+                function,
+                positional,
+                data_dependent=name in _READS_VALUES,
+                dense=(0,) if name in _DEPEND_ON_STRIDES else (),
+                pure=True,
+            )
         )
-    for name, (check_function, positional, keywords) in _CHECKS.items():
+    for name, (check_function, positional, keywords) in CHECKS.items():
         registry.register(
             Kernel(
                 name,
@@ -156,16 +166,18 @@ def register(registry: OperatorRegistry) -> None:
                 keywords=keywords,
                 returns=0,
                 data_dependent=True,
+                dense=(),
             )
         )
-    registry.register(Kernel("executorch_prim::et_view.default", Style.VIEW, et_view, 2))
+    registry.register(Kernel(ET_VIEW, Style.VIEW, et_view, 2, dense=(), pure=True))
     registry.register(
         Kernel(
-            "executorch_prim::et_copy_index.tensor",
+            ET_COPY_INDEX,
             Style.INPLACE,
             et_copy_index,
             3,
             returns=0,
             mutates=0,
+            dense=(0,),
         )
     )

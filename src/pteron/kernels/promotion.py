@@ -49,8 +49,8 @@ _POLYNOMIALS = (
 OF_ONE: frozenset[str] = frozenset(
     _names(
         "out",
-        "acos acosh angle arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh cos cosh "
-        "deg2rad digamma erf erfc erfinv exp exp2 expm1 i0 lgamma log log10 log1p log2 logit "
+        "acos acosh angle arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh cos "
+        "cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 i0 lgamma log log10 log1p log2 logit "
         "logsumexp mvlgamma rad2deg reciprocal rsqrt sigmoid sin sinc sinh sqrt tan tanh "
         "special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 "
         "special_digamma special_entr special_erf special_erfc special_erfcx special_erfinv "
@@ -65,9 +65,11 @@ OF_ONE: frozenset[str] = frozenset(
 """Functions whose first argument, if it holds integers, is taken for float32."""
 
 OF_TWO: frozenset[str] = frozenset(
-    _names("out", "arctan2 atan2 copysign div divide ldexp true_divide")
-    + ["xlogy.OutTensor"]
-    + _names("out", " ".join(f"special_{name}" for name in _POLYNOMIALS.split()))
+    (
+        *_names("out", "arctan2 atan2 copysign div divide ldexp true_divide"),
+        "xlogy.OutTensor",
+        *_names("out", " ".join(f"special_{name}" for name in _POLYNOMIALS.split())),
+    )
 )
 """Functions of two tensors that give floats if both hold integers."""
 

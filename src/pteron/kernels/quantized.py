@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -32,15 +33,26 @@ _Pair = tuple[Tensor, Tensor]
 
 
 def out_kernel(name: str, function: Callable[..., Any], positional: int) -> Kernel:
-    """Return a kernel whose function takes its ``out`` tensor as the keyword ``out``."""
-    return Kernel(name, Style.OUT, function, positional, out_names=("out",))
+    """Return a pure kernel whose function takes its ``out`` tensor as the keyword ``out``.
+
+    It takes tensors of any strides, as those of the next two functions do.
+    """
+    return Kernel(name, Style.OUT, function, positional, out_names=("out",), dense=(), pure=True)
 
 
 def functional_kernel(
     name: str, function: Callable[..., Any], positional: int, *outs: str
 ) -> Kernel:
     """Return a kernel whose results are written into the out tensors ``outs`` (``out`` if none)."""
-    return Kernel(name, Style.FUNCTIONAL, function, positional, out_names=outs or ("out",))
+    return Kernel(
+        name,
+        Style.FUNCTIONAL,
+        function,
+        positional,
+        out_names=outs or ("out",),
+        dense=(),
+        pure=True,
+    )
 
 
 def plain_kernel(name: str, function: Callable[..., Any], positional: int) -> Kernel:
@@ -49,7 +61,7 @@ def plain_kernel(name: str, function: Callable[..., Any], positional: int) -> Ke
     An exporter that found no out variant leaves the functional operator in: its instruction names
     the inputs and then the value that takes the result.
     """
-    return Kernel(name, Style.FUNCTIONAL, function, positional, out_names=("out",), returns=0)
+    return replace(functional_kernel(name, function, positional), returns=0)
 
 
 @lru_cache(maxsize=4096)

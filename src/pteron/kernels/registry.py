@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, TypeVar, overload
 
 from pteron.errors import InvalidArgumentError
+from pteron.program.effects import Effects
 
 
 class Style(Enum):
@@ -36,6 +37,9 @@ class Style(Enum):
     VIEW = "view"
     """Returns a tensor that shares memory with its first argument; the executor re-points the
     instruction's last value to it (``executorch_prim::et_view.default``)."""
+
+    DEVICE_COPY = "device copy"
+    """Copies its argument between devices. The executor does it, by the real places of both."""
 
 
 Prepare = Callable[[Sequence[Any], Sequence[bool], Sequence[Any]], "Callable[[], object] | None"]
@@ -81,10 +85,30 @@ class Kernel:
     """Positions of index lists; a bool or byte tensor in one makes the call data dependent."""
     also_mutates: tuple[int, ...] = ()
     """Positions of further inputs that a call changes (the running statistics of a batch norm)."""
+    assumed: bool = False
+    """Whether nobody states what a call changes: it may be any tensor that it is given."""
+    replaces: bool = False
+    """Whether nothing of what ``mutates`` held survives a call (``aten::copy_``)."""
+    leaves_outs: bool = False
+    """Whether the out tensors are placeholders that a call leaves as they are."""
+    dense: tuple[int, ...] | None = None
+    """Positions of inputs that have to be dense, in the dim order of the file: their strides or
+    their storage matter to the result. None: every input, since nobody states otherwise."""
+    pure: bool = False
+    """Whether equal inputs give equal results, and nothing else happens."""
 
     tells_shapes: bool = False
     """Whether the function, called on tensors without values, gives results of the right shapes and
     does nothing else: those of torch's own operators."""
+
+    float_function: Callable[..., Any] | None = None
+    """A faster callable for calls without a tensor of integers, which it would compute in torch's
+    default dtype."""
+
+    result_sizes: Callable[..., Sequence[tuple[int, ...]]] | None = None
+    """Takes the inputs, the sizes of each tensor in its place, and returns those of the results."""
+    bounded: bool = False
+    """Whether no result has more elements than an argument."""
 
     prepare: Prepare | None = None
     """Makes a call for one instruction's own tensors, or returns None to be called as usual."""
@@ -93,6 +117,36 @@ class Kernel:
     def mutated(self) -> tuple[int, ...]:
         """Positions of all inputs that a call changes; the others are only read."""
         return self.also_mutates if self.mutates is None else (self.mutates, *self.also_mutates)
+
+    @property
+    def effects(self) -> Effects:
+        """What a call touches, by position."""
+        inputs, outs = (
+            self.num_inputs,
+            range(self.num_inputs, self.num_inputs + len(self.out_names)),
+        )
+        updates = self.mutated
+        if self.assumed:
+            updates = tuple(range(inputs))
+        if self.style is Style.VALUE:
+            return Effects(inputs, writes=(inputs,), updates=updates, assumed=self.assumed)
+        if self.style is Style.VIEW:
+            return Effects(inputs, writes=(inputs,), views=(inputs,))
+        writes = () if self.leaves_outs else tuple(outs)
+        returned = range(outs.stop, outs.stop + self.returns)
+        sources = tuple(outs) if self.out_names else self.mutated
+        return Effects(
+            inputs,
+            writes=writes,
+            updates=updates,
+            replaces=self.replaces,
+            repeats=tuple(zip(returned, sources, strict=False)),
+            assumed=self.assumed,
+        )
+
+    def is_dense(self, position: int) -> bool:
+        """Whether the input at a position has to be dense."""
+        return self.dense is None or position in self.dense
 
     @property
     def num_inputs(self) -> int:
@@ -198,7 +252,9 @@ def kernel_from_function(
     style: Style | None = None,
     outs: Sequence[str] | None = None,
     returns: int | None = None,
-    mutates: int | None = None,
+    mutates: int | Sequence[int] | None = None,
+    dense: bool | Sequence[int] = True,
+    pure: bool = False,
     data_dependent: bool = False,
     random: bool = False,
 ) -> Kernel:
@@ -210,6 +266,16 @@ def kernel_from_function(
     ``mutates=0`` makes it INPLACE (it changes its first argument). Other keyword-only parameters
     are the schema's own.
 
+    What is not stated here is taken as the worst, so that no result is ever wrong; what is stated
+    makes programs faster:
+
+    - ``mutates``: the positions of the arguments that a call changes; ``()`` for none. Not given:
+      any tensor may be changed, and the function is handed copies of the program's constants.
+    - ``dense``: whether the function counts on arguments that are dense in their dim order, or the
+      positions of those that have to be. ``False``: it takes tensors of any strides.
+    - ``pure``: whether equal arguments give equal results and nothing else happens. The result of a
+      pure kernel on constants is computed once, at load.
+
     ``returns`` is the number of values at the end of an instruction that repeat the results: one
     for an out variant (overload ``out``, ``..._out``, or a function with out parameters) and for
     in-place operators, none for ``my::op`` and for style VIEW or VALUE one that takes the result.
@@ -220,8 +286,10 @@ def kernel_from_function(
         )
     positional, keyword_only = _parameters(name, function)
     found = tuple(k for k in keyword_only if (k in outs if outs is not None else _is_out_name(k)))
+    in_place = isinstance(mutates, int)
+    changed = _positions(name, "mutates", mutates, positional + len(keyword_only) - len(found))
     if style is None:
-        style = Style.INPLACE if mutates is not None else Style.OUT if found else Style.FUNCTIONAL
+        style = Style.INPLACE if in_place else Style.OUT if found else Style.FUNCTIONAL
     if style is Style.OUT and not found:
         raise InvalidArgumentError(
             f"the kernel for {name} has no out parameter; expected a keyword-only one",
@@ -233,6 +301,10 @@ def kernel_from_function(
     if returns is None:
         functional_overload = style is Style.FUNCTIONAL and not _is_out_overload(name)
         returns = 0 if functional_overload else 1
+    first = changed[:1] if style is Style.INPLACE else ()
+    if style is Style.INPLACE and not first:
+        first = (0,)
+    inputs = positional + len(keyword_only) - len(out_names)
     return Kernel(
         name=name,
         style=style,
@@ -241,10 +313,27 @@ def kernel_from_function(
         keywords=tuple(k for k in keyword_only if k not in out_names),
         out_names=out_names,
         returns=returns,
-        mutates=mutates if style is not Style.INPLACE or mutates is not None else 0,
+        mutates=first[0] if first else None,
+        also_mutates=tuple(p for p in changed if p not in first),
+        assumed=mutates is None and style is not Style.VIEW,
+        dense=None if dense is True else _positions(name, "dense", dense or (), inputs),
+        pure=pure and not random,
         data_dependent=data_dependent or style is Style.VALUE,
         random=random,
     )
+
+
+def _positions(
+    name: str, what: str, given: int | Sequence[int] | None, count: int
+) -> tuple[int, ...]:
+    """Return stated argument positions as a tuple."""
+    found = () if given is None else (given,) if isinstance(given, int) else tuple(given)
+    for position in found:
+        if not isinstance(position, int) or not 0 <= position < count:
+            raise InvalidArgumentError(
+                f"the kernel for {name} has {count} argument(s), {what} names {position!r}"
+            )
+    return found
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> tuple[int, tuple[str, ...]]:

@@ -223,7 +223,12 @@ def dequantize_nvfp4(
     table = _fp4_table(packed.device)
     codes = torch.stack((packed & 0x0F, packed >> 4), dim=-1).flatten(1)
     blocks = table[codes.to(torch.int64)].reshape(packed.shape[0], -1, block_size)
-    factors = scale.contiguous().view(torch.float8_e4m3fn).to(torch.float32).reshape(packed.shape[0], -1, 1)
+    factors = (
+        scale.contiguous()
+        .view(torch.float8_e4m3fn)
+        .to(torch.float32)
+        .reshape(packed.shape[0], -1, 1)
+    )
     values = blocks * (per_tensor_scale * factors)
     return values.flatten(1).to(TORCH_DTYPES[output_dtype])
 

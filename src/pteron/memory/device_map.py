@@ -8,8 +8,9 @@ import torch
 
 from pteron.errors import InvalidArgumentError
 from pteron.format.schema import Device
+from pteron.program.device_tag import canonical_tag
 
-DeviceMapping = Mapping[str, "str | torch.device"]
+DeviceMapping = Mapping[str, str | torch.device]
 
 
 class DeviceMap:
@@ -22,7 +23,7 @@ class DeviceMap:
     def __init__(self, mapping: DeviceMapping | None = None) -> None:
         self._targets: dict[str, torch.device] = {}
         for tag, target in (mapping or {}).items():
-            self._targets[_canonical_tag(tag)] = _concrete(target)
+            self._targets[canonical_tag(tag)] = _concrete(target)
 
     def __call__(self, tag: Device) -> torch.device:
         """Return the device on which memory with this tag lives."""
@@ -34,22 +35,14 @@ class DeviceMap:
         return f"DeviceMap({ {tag: str(device) for tag, device in self._targets.items()} })"
 
 
-def _canonical_tag(tag: str) -> str:
-    kind, _, index = str(tag).partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
-        raise InvalidArgumentError(
-            f"device_map: {tag!r} is not a tag that a program can have "
-            "(cpu, cuda, cuda:0, cuda:1, ...)",
-        )
-    return kind if kind == "cpu" or not index else f"{kind}:{int(index)}"
-
-
 def _concrete(target: str | torch.device) -> torch.device:
     """Return a device with an index, so that two names of one device are equal."""
     try:
         device = torch.device(target)
     except (RuntimeError, TypeError) as error:
-        raise InvalidArgumentError(f"device_map: {target!r} is no device of torch") from error
+        raise InvalidArgumentError(
+            f"device_map: {target!r} is not a device that torch knows"
+        ) from error
     if device.type == "cpu":
         return torch.device("cpu")
     return device if device.index is not None else torch.device(device.type, 0)

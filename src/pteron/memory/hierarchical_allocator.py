@@ -10,7 +10,7 @@ import torch
 from torch.utils import dlpack
 
 from pteron.format.schema import Tensor
-from pteron.program.memory_plan import PlannedSlot
+from pteron.program.slots import PlannedSlot
 
 
 def torch_dtype(tensor: Tensor) -> torch.dtype:

@@ -1,19 +1,11 @@
-"""Who owns which arena: what methods of one program share, and what is a method's own.
+"""The arenas of a program: those that methods share, and those of one method.
 
-A planned buffer of a method is one of
-
-- *state that the file shares*: one arena for the program (a buffer that holds nothing but state in
-  every method that uses it, in two methods or more, at the same places);
-- *the method's own*: any buffer of a method with an accelerator buffer, and a host buffer that
-  holds state;
-- *scratch*: the rest. Host methods share it, sized for the largest of them, and take turns.
-
-Nothing is allocated before a method that needs it is loaded.
+What a buffer is, :mod:`pteron.program.ownership` decides. Nothing is allocated before a method that
+needs it is loaded.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -21,16 +13,21 @@ from dataclasses import dataclass
 
 import torch
 
-from pteron.errors import MemoryAllocationFailedError, NotFoundError, NotSupportedError
+from pteron.errors import (
+    DeviceMissingError,
+    MemoryAllocationFailedError,
+    NotFoundError,
+    NotSupportedError,
+)
 from pteron.format.schema import Tensor
 from pteron.memory.device_allocator import DeviceAllocator, find_device_allocator
 from pteron.memory.device_map import DeviceMap
 from pteron.memory.hierarchical_allocator import Arena, HierarchicalAllocator
-from pteron.program.memory_plan import MemoryPlan, PlannedBuffer
+from pteron.program.memory_plan import MemoryPlan
+from pteron.program.ownership import Owner, Ownership, ProgramOwnership
+from pteron.program.slots import PlannedBuffer
 
 Lock = AbstractContextManager[bool]
-
-logger = logging.getLogger("pteron")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +42,10 @@ class BufferReport:
     allocated_bytes: int
     shared: bool
     pinned: bool
+    owner: str
+    """What the buffer is: ``scratch``, ``own``, ``state`` or ``shared state``."""
+    because: str
+    """Why it is that."""
 
 
 @dataclass
@@ -60,15 +61,15 @@ class ProgramMemory:
     """Owns the arenas that methods of one program share, and makes those that they do not."""
 
     def __init__(self, plans: Mapping[str, MemoryPlan], device_map: DeviceMap) -> None:
-        self._plans = dict(plans)
+        self._plans = plans
         self._device_map = device_map
+        self.ownership = ProgramOwnership(self._plans, lambda tag: str(device_map(tag)))
         self._scratch: dict[int, Arena] = {}
         self._scratch_lock = threading.RLock()
         self._state_arenas: dict[int, Arena] = {}
         self._state_lock = threading.RLock()
         self._load_lock = threading.RLock()
         self._initialised: set[object] = set()
-        self._shared_state_buffers: frozenset[int] | None = None
         self._named_state: dict[str, tuple[torch.Tensor, torch.device]] = {}
 
     def plan(self, name: str) -> MemoryPlan:
@@ -79,37 +80,6 @@ class ProgramMemory:
         """Return where a buffer lives after the device map."""
         return self._device_map(buffer.device)
 
-    def is_host_method(self, name: str) -> bool:
-        """Whether every buffer of a method lives on the host after the device map."""
-        return all(self.device(b).type == "cpu" for b in self._plans[name].buffers)
-
-    @property
-    def shared_state_buffers(self) -> frozenset[int]:
-        """The buffers that the file dedicates to state of more than one method."""
-        if self._shared_state_buffers is None:
-            users: dict[int, int] = {}
-            mixed: set[int] = set()
-            for plan in self._plans.values():
-                for index in plan.dedicated_state_buffers:
-                    users[index] = users.get(index, 0) + 1
-                used = {slot.buffer for slot in plan.slots.values()}
-                mixed |= used - plan.dedicated_state_buffers
-            self._shared_state_buffers = frozenset(
-                index for index, count in users.items() if count > 1 and index not in mixed
-            )
-        return self._shared_state_buffers
-
-    @property
-    def shared_state_names(self) -> frozenset[str]:
-        """The fully qualified names of state that more than one method has."""
-        seen: set[str] = set()
-        shared: set[str] = set()
-        for plan in self._plans.values():
-            names = set(_state_names(plan).values())
-            shared |= seen & names
-            seen |= names
-        return frozenset(shared)
-
     def allocate(self, name: str, *, private: bool) -> MethodMemory:
         """Return the memory of a method, allocating what is not there yet.
 
@@ -118,6 +88,15 @@ class ProgramMemory:
         """
         with self._load_lock:
             return self._allocate(name, private)
+
+    def missing_devices(self, name: str) -> Iterator[NotFoundError]:
+        """Yield an error for each buffer of a method whose device this machine does not have."""
+        for buffer in self._plans[name].buffers:
+            device = self.device(buffer)
+            try:
+                require_allocator(device, _described(name, buffer, device))
+            except NotFoundError as error:
+                yield error
 
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:
@@ -134,28 +113,27 @@ class ProgramMemory:
 
     def _allocate(self, name: str, private: bool) -> MethodMemory:
         plan = self._plans[name]
-        for buffer in plan.buffers:  # a device that is not there is found before anything is made
-            require_allocator(self.device(buffer), _described(name, buffer, self.device(buffer)))
-        host = self.is_host_method(name)
-        pinning = None if host else self._pinning_allocator(plan)
+        for error in self.missing_devices(name):  # before anything is made
+            raise error
+        pinning = self._pinning_allocator(plan)
         arenas: dict[int, Arena] = {}
-        lock: Lock = self._scratch_lock
-        owns_all = True
+        owners = {b.index: self.ownership.of(name, b.index, private=private) for b in plan.buffers}
         for buffer in plan.buffers:
-            device = self.device(buffer)
-            if buffer.index in self.shared_state_buffers and not private:
+            owner = owners[buffer.index].owner
+            if owner is Owner.SHARED_STATE:
                 arenas[buffer.index] = self._shared_state_arena(name, buffer)
-                owns_all = False
-            elif private or not host or buffer.index in plan.state_buffers:
-                arenas[buffer.index] = self._arena(name, buffer, buffer.nbytes, device, pinning)
-            else:
+            elif owner is Owner.SCRATCH:
                 arenas[buffer.index] = self._scratch_arena(name, buffer)
-                owns_all = False
-        if owns_all:
-            lock = threading.RLock()
-        return MethodMemory(HierarchicalAllocator(arenas), lock, self._report(name, arenas))
+            else:
+                device = self.device(buffer)
+                arenas[buffer.index] = self._arena(name, buffer, buffer.nbytes, device, pinning)
+        shares = any(ownership.is_shared for ownership in owners.values())
+        lock: Lock = self._scratch_lock if shares else threading.RLock()
+        return MethodMemory(HierarchicalAllocator(arenas), lock, self._report(name, arenas, owners))
 
-    def _report(self, name: str, arenas: dict[int, Arena]) -> tuple[BufferReport, ...]:
+    def _report(
+        self, name: str, arenas: dict[int, Arena], owners: Mapping[int, Ownership]
+    ) -> tuple[BufferReport, ...]:
         return tuple(
             BufferReport(
                 name,
@@ -166,6 +144,8 @@ class ProgramMemory:
                 arenas[b.index].nbytes,
                 arenas[b.index].shared,
                 arenas[b.index].pinned,
+                owners[b.index].owner.value,
+                owners[b.index].because,
             )
             for b in self._plans[name].buffers
         )
@@ -180,16 +160,7 @@ class ProgramMemory:
     def _scratch_arena(self, name: str, buffer: PlannedBuffer) -> Arena:
         arena = self._scratch.get(buffer.index)
         if arena is None:
-            nbytes = max(
-                (
-                    plan.buffer(buffer.index).nbytes
-                    for other, plan in self._plans.items()
-                    if len(plan.buffers) >= buffer.index
-                    and self.is_host_method(other)
-                    and buffer.index not in plan.state_buffers
-                ),
-                default=buffer.nbytes,
-            )
+            nbytes = max(self.ownership.scratch_bytes(buffer.index), buffer.nbytes)
             arena = self._arena(name, buffer, nbytes, torch.device("cpu"), None, shared=True)
             self._scratch[buffer.index] = arena
         return arena
@@ -258,7 +229,7 @@ class ProgramMemory:
                 same_place = (
                     slot is not None
                     and place is not None
-                    and slot.buffer in self.shared_state_buffers
+                    and slot.buffer in self.ownership.shared_buffers
                     and (place.buffer, place.offset) == (slot.buffer, slot.offset)
                 )
                 if _has_bytes(known) and (same_name or same_place):
@@ -288,7 +259,7 @@ class ProgramMemory:
         cannot share it, and are refused.
         """
         with self._load_lock:
-            if name not in self.shared_state_names:
+            if name not in self.ownership.shared_names:
                 return None
             if name not in self._named_state:
                 allocator = require_allocator(device, f"method {method!r}: state {name!r}")
@@ -315,11 +286,7 @@ def require_allocator(device: torch.device, what: str) -> DeviceAllocator:
     if allocator is None:
         raise NotFoundError(f"{what}: no device allocator for device type {device.type!r}")
     if not allocator.is_available(device):
-        raise NotFoundError(
-            f"{what}: this machine has no {device}",
-            hint="other methods of the file still run; "
-            f'device_map={{"{device.type}": "cpu"}} moves a method without delegates to the host',
-        )
+        raise DeviceMissingError(f"{what}: this machine has no {device}", device=str(device))
     return allocator
 
 
@@ -334,13 +301,3 @@ def _described(
 def _has_bytes(state: Tensor) -> bool:
     """Return whether the file gives the value that a piece of state starts with."""
     return state.has_initial_value or state.is_constant
-
-
-def _state_names(plan: MemoryPlan) -> dict[int, str]:
-    """Return the fully qualified names of a method's state, by value."""
-    names: dict[int, str] = {}
-    for index in plan.state:
-        value = plan.plan.values[index]
-        if isinstance(value, Tensor) and value.fully_qualified_name:
-            names[index] = value.fully_qualified_name
-    return names

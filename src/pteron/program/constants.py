@@ -7,10 +7,26 @@ initial value of a mutable tensor, in one of ``mutable_data_segments``; ``EXTERN
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pteron.errors import InvalidExternalDataError, InvalidProgramError
 from pteron.format.pte import PteFile
-from pteron.format.schema import SubsegmentOffsets, Tensor
+from pteron.format.schema import ExecutionPlan, SubsegmentOffsets, Tensor
 from pteron.program.data_map import NamedDataMap
+
+
+def find_constants(plans: Iterable[ExecutionPlan]) -> list[tuple[Tensor, list[str]]]:
+    """Return the constants of methods, each once, with the names of the methods that use it."""
+    found: dict[object, tuple[Tensor, dict[str, None]]] = {}
+    for plan in plans:
+        for value in plan.values:
+            if isinstance(value, Tensor) and value.is_constant:
+                key = value.fully_qualified_name if value.is_external else value.data_buffer_idx
+                tensor, methods = found.setdefault((value.is_external, key), (value, {}))
+                methods[plan.name] = None
+                if value.nbytes > tensor.nbytes:
+                    found[value.is_external, key] = (value, methods)
+    return [(tensor, list(methods)) for tensor, methods in found.values()]
 
 
 def constant_bytes(pte: PteFile, data_map: NamedDataMap | None, tensor: Tensor) -> memoryview:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,9 @@ from pteron.format.pte import PteFile
 from pteron.format.schema import TensorLayout
 
 _COMPARE_BYTES = 1 << 20
+
+_KEYS_SHOWN = 20
+"""Keys that an error lists at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,13 +66,24 @@ class NamedDataMap:
         """Return one blob; NotFoundError names the key and the files that were looked through."""
         entry = self._entries.get(key)
         if entry is None:
-            raise NotFoundError(
-                f"no data is called {key!r} in {' or '.join(self._files)}", hint=self._hint(key)
-            )
+            raise self.missing([key])
         return entry
 
-    def _hint(self, key: str) -> str | None:
-        near = difflib.get_close_matches(key, self._entries, n=3)
+    def missing(self, keys: Sequence[str]) -> NotFoundError:
+        """Return the error that names keys which no file has, and the files."""
+        shown = ", ".join(map(repr, keys[:_KEYS_SHOWN]))
+        if len(keys) > _KEYS_SHOWN:
+            shown += f" and {len(keys) - _KEYS_SHOWN:,} more"
+        hints = {self._hint(key) for key in keys[:_KEYS_SHOWN]}
+        return NotFoundError(
+            f"no data is called {shown} in {' or '.join(self._files)}",
+            hint=hints.pop() if len(hints) == 1 else None,
+        )
+
+    def _hint(self, key: str) -> str:
+        from difflib import get_close_matches  # only for an error
+
+        near = get_close_matches(key, self._entries, n=3)
         if near:
             return f"there is {', '.join(map(repr, near))}"
         if len(self._files) == 1:

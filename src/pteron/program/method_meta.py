@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TypeVar
 
-from pteron.errors import InvalidArgumentError
+from pteron.errors import MetadataIndexError
 from pteron.format.schema import (
     HOST,
     Bool,
@@ -27,10 +27,6 @@ from pteron.format.schema import (
 )
 
 _Item = TypeVar("_Item")
-
-
-class MetadataIndexError(InvalidArgumentError, IndexError):
-    """Refuse an index that no input, output, attribute or buffer has."""
 
 
 class Tag(IntEnum):
@@ -132,10 +128,11 @@ class TensorInfo:
     def __repr__(self) -> str:
         dtype = self.dtype()
         device = "" if self._device.is_host else f", device={self._device}"
+        bound = ", is_dynamic=True" if self.is_dynamic() else ""
         return (
             f"TensorInfo(sizes={list(self.sizes())}, "
             f"dtype={_DTYPE_NAMES.get(dtype, dtype.name.capitalize())}, "
-            f"is_memory_planned={self.is_memory_planned()}, nbytes={self.nbytes()}{device})"
+            f"is_memory_planned={self.is_memory_planned()}, nbytes={self.nbytes()}{device}{bound})"
         )
 
 
@@ -172,11 +169,11 @@ class MethodMeta:
         return _TAGS[type(self._value(self._plan.outputs, index, "output"))]
 
     def input_tensor_meta(self, index: int) -> TensorInfo:
-        """Describe one input; an input that is no tensor is refused with its kind."""
+        """Describe one input; an input that is not a tensor is refused with its kind."""
         return self._tensor_info(self._plan.inputs, index, "input")
 
     def output_tensor_meta(self, index: int) -> TensorInfo:
-        """Describe one output; an output that is no tensor is refused with its kind."""
+        """Describe one output; an output that is not a tensor is refused with its kind."""
         return self._tensor_info(self._plan.outputs, index, "output")
 
     def attribute_tensor_meta(self, index: int) -> TensorInfo:
@@ -197,7 +194,7 @@ class MethodMeta:
         return self._devices.get(index + 1, HOST)
 
     def planned_buffers(self) -> tuple[tuple[int, Device], ...]:
-        """Return bytes and device of every planned buffer (DESIGN, P7)."""
+        """Return bytes and device of every planned buffer in the order of the file."""
         sizes = self._plan.non_const_buffer_sizes[1:]
         return tuple((size, self._devices.get(at, HOST)) for at, size in enumerate(sizes, 1))
 

@@ -8,8 +8,9 @@ to ``limits.MAX_VIOLATIONS_REPORTED``. There is no lower level of checking, and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import NoReturn
@@ -20,10 +21,12 @@ from pteron.format.ptd import PtdFile
 from pteron.format.pte import PteFile
 from pteron.format.schema import ExecutionPlan, SubsegmentOffsets, TensorLayout
 from pteron.program.disasm import format_window, numbers, quoted
+from pteron.program.graph import Graph
 from pteron.program.verify_plan import verify_plan
 from pteron.program.violations import EnoughError, Findings, Violation
 
 __all__ = [
+    "Verified",
     "Violation",
     "find_ptd_violations",
     "find_violations",
@@ -33,20 +36,35 @@ __all__ = [
 ]
 
 
-def verify_program(pte: PteFile) -> None:
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What verifying a program leaves: each method's graph, and what keeps it from loading."""
+
+    graphs: Mapping[str, Graph]
+    problems: Mapping[str, tuple[Violation, ...]]
+    """Violations that keep one method from being loaded, and nothing else."""
+
+
+def verify_program(pte: PteFile) -> Verified:
     """Raise InvalidProgramError with everything that is wrong with a program.
 
     Violations that keep a single method from being loaded, and nothing else, are left to
     :func:`verify_method`, unless there are others.
     """
-    found = find_violations(pte)
+    graphs: dict[str, Graph] = {}
+    found = find_violations(pte, graphs)
     if any(violation.blocks for violation in found):
         _raise(pte, found)
+    problems: dict[str, tuple[Violation, ...]] = {}
+    for violation in found:
+        if violation.method is not None:
+            problems[violation.method] = (*problems.get(violation.method, ()), violation)
+    return Verified(graphs, problems)
 
 
-def verify_method(pte: PteFile, plan: ExecutionPlan) -> None:
+def verify_method(pte: PteFile, verified: Verified, name: str) -> None:
     """Raise InvalidProgramError with what keeps one method of a verified program from loading."""
-    found = _collect(lambda findings: verify_plan(pte, plan, findings))
+    found = verified.problems.get(name, ())
     if found:
         _raise(pte, found)
 
@@ -58,8 +76,8 @@ def _raise(pte: PteFile, found: tuple[Violation, ...]) -> NoReturn:
     raise error
 
 
-def find_violations(pte: PteFile) -> tuple[Violation, ...]:
-    """Return everything that is wrong with a program.
+def find_violations(pte: PteFile, graphs: dict[str, Graph] | None = None) -> tuple[Violation, ...]:
+    """Return everything that is wrong with a program; put the graphs of its methods in ``graphs``.
 
     A program that cannot be gone through within the limits raises OutOfResourcesError.
     """
@@ -68,7 +86,9 @@ def find_violations(pte: PteFile) -> tuple[Violation, ...]:
         _verify_segments(pte, findings)
         _verify_names(pte, findings)
         for plan in pte.program.execution_plan:
-            verify_plan(pte, plan, findings)
+            graph = verify_plan(pte, plan, findings)
+            if graph is not None and graphs is not None:
+                graphs[plan.name] = graph
 
     return _collect(check)
 

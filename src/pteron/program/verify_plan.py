@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
 
 from pteron import limits
 from pteron.errors import OutOfResourcesError
@@ -29,41 +28,15 @@ from pteron.format.schema import (
     TensorShapeDynamism,
 )
 from pteron.program.constants import constant_problem, initial_is_missing, initial_problem
-from pteron.program.dataflow import access
 from pteron.program.disasm import describe_instruction, format_value, numbers, quoted
+from pteron.program.graph import Graph
 from pteron.program.overlap import find_overlaps
+from pteron.program.primitives import argument_count
 from pteron.program.violations import Findings
 
-_PRIM: Final = "executorch_prim::"
-ARGUMENT_COUNTS: Final[dict[str, int]] = {
-    "aten::sym_size.int": 3,
-    "aten::sym_numel": 2,
-    "aten::_local_scalar_dense": 2,
-    "et_copy::_h2d_copy.out": 3,
-    "et_copy::_d2h_copy.out": 3,
-    f"{_PRIM}et_view.default": 3,
-    f"{_PRIM}et_copy_index.tensor": 3,
-    f"{_PRIM}sym_ite.Scalar": 4,
-    f"{_PRIM}floordiv.int": 3,
-    f"{_PRIM}mod.int": 3,
-    **{
-        f"{_PRIM}{name}.Scalar": 3
-        for name in (
-            *("add", "sub", "mul", "floordiv", "truediv", "mod", "sym_max", "sym_min"),
-            *("eq", "gt", "lt", "ge", "le"),
-        )
-    },
-    **{
-        f"{_PRIM}{name}.Scalar": 2
-        for name in ("neg", "sym_not", "sym_float", "sym_int", "ceil", "round", "trunc")
-    },
-}
-"""Values that a call of a primitive takes (``kernels/prim_ops/register_prim_ops.cpp``). The other
-operators have schemas: their kernels check the count when a call is bound."""
 
-
-def verify_plan(pte: PteFile, plan: ExecutionPlan, findings: Findings) -> None:
-    """Add what is wrong with one method to ``findings``."""
+def verify_plan(pte: PteFile, plan: ExecutionPlan, findings: Findings) -> Graph | None:
+    """Add what is wrong with one method to ``findings``; return its graph if it could be made."""
     before = len(findings.found)
     verifier = _PlanVerifier(pte, plan, findings)
     verifier.buffers()
@@ -73,9 +46,12 @@ def verify_plan(pte: PteFile, plan: ExecutionPlan, findings: Findings) -> None:
     verifier.delegates()
     verifier.values()
     verifier.chains()
-    if len(findings.found) == before:  # what comes next relies on all the rest
-        verifier.constants_stay()
-        verifier.overlaps()
+    if len(findings.found) != before:  # what comes next relies on all the rest
+        return None
+    graph = Graph(plan)
+    verifier.constants_stay(graph)
+    verifier.overlaps(graph)
+    return graph
 
 
 class _PlanVerifier:
@@ -272,7 +248,7 @@ class _PlanVerifier:
             self.add_value(
                 index,
                 f"byte {offset} + {nbytes} bytes go past the end of planned buffer {buffer}, "
-                f"which has {self.sizes[buffer]}",
+                f"which has {self.sizes[buffer]}{self._fault(value)}",
             )
         # The tag of the buffer decides (DESIGN, P1). Older exporters tag tensors only: a tag of an
         # accelerator in a host buffer is their normal case.
@@ -282,6 +258,16 @@ class _PlanVerifier:
                 index,
                 f"the tensor is tagged {value.device}, planned buffer {buffer} is tagged {device}",
             )
+
+    @staticmethod
+    def _fault(value: Tensor) -> str:
+        """Say whose fault it is that a tensor of a dynamic shape has too little memory."""
+        if value.shape_dynamism is TensorShapeDynamism.STATIC:
+            return ""
+        return (
+            f": the exporter planned less than its own upper bound {value.sizes} needs. Export the "
+            "program again, with an explicit max for each dynamic dimension (torch.export.Dim)"
+        )
 
     # -- instructions -----------------------------------------------------------------------------
 
@@ -300,7 +286,7 @@ class _PlanVerifier:
             FreeCall: self.free_call,
         }
         self.count_arguments()
-        counts = [ARGUMENT_COUNTS.get(operator.full_name) for operator in self.plan.operators]
+        counts = [argument_count(operator.full_name) for operator in self.plan.operators]
         values, operators = len(self.plan.values), len(counts)
         most = limits.MAX_ARGUMENTS_PER_CALL
         for index, step in enumerate(self.plan.instructions):
@@ -386,11 +372,14 @@ class _PlanVerifier:
             )
         if self.value_exists(index, "the condition", step.cond_value_index):
             condition = self.plan.values[step.cond_value_index]
-            if not isinstance(condition, (Bool, Tensor, Int, Null)):
+            is_bool = isinstance(condition, (Bool, Null)) or (
+                isinstance(condition, Tensor) and condition.scalar_type is ScalarType.BOOL
+            )
+            if not is_bool:
                 self.add_instruction(
                     index,
                     f"the condition is {format_value(self.plan, step.cond_value_index)}; allowed "
-                    "are a truth value and a tensor",
+                    "are a bool and a bool tensor",
                 )
 
     def free_call(self, index: int, step: FreeCall) -> None:
@@ -403,12 +392,12 @@ class _PlanVerifier:
 
     # -- data flow -----------------------------------------------------------------------------
 
-    def constants_stay(self) -> None:
+    def constants_stay(self, graph: Graph) -> None:
         """Check that nothing writes its result to a constant: its memory is the file's.
 
         A constant that is changed in place is state that the plan gives no memory
-        (``dataflow.unwritten_values``). What a delegate writes, and an operator that returns
-        nothing, is for those to check who run them.
+        (:func:`pteron.program.unwritten.find_unwritten`). Writes by delegates are checked by those
+        who run them.
         """
         plan = self.plan
         constants = {
@@ -421,32 +410,19 @@ class _PlanVerifier:
         for number, index in enumerate(plan.inputs):
             if index in constants:
                 self.add(f"input {number}", f"{format_value(plan, index)} is a constant")
-        suspects = constants | {
-            index
-            for index, value in enumerate(plan.values)
-            if isinstance(value, (TensorList, OptionalTensorList))
-            and not constants.isdisjoint(value.items)
-        }
-        for number, step in enumerate(plan.instructions):
-            if isinstance(step, KernelCall):
-                if suspects.isdisjoint(step.args):
-                    continue
-            elif not isinstance(step, MoveCall):
-                continue
-            flow = access(plan, step)
-            for index in flow.writes:
+        for number, step in enumerate(graph.accesses):
+            for index in () if step.assumed else step.writes:
                 if index in constants:
                     text = format_value(plan, index)
                     self.add_instruction(number, f"it writes to {text}, which is a constant")
-            if flow.aliases and step.args[0] in constants:  # type: ignore[union-attr]
-                constants.update(flow.writes)
-                suspects.update(flow.writes)
+            if step.aliases and step.reads[0] in constants:
+                constants.update(step.writes)
 
     # -- plan -------------------------------------------------------------------------------------
 
-    def overlaps(self) -> None:
+    def overlaps(self, graph: Graph) -> None:
         """Check that no two values share bytes while both are in use."""
-        for pair in find_overlaps(self.plan):
+        for pair in find_overlaps(graph):
             texts = [
                 f"{format_value(self.plan, value)} (in use {self.lifetime(*life)})"
                 for value, life in (

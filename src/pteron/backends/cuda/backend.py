@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pteron.backends.cuda.describe import CheckedDelegate, check_delegate
+import torch
+
+from pteron.backends.cuda.container import Container
+from pteron.backends.cuda.describe import CheckedDelegate, check_delegate, method_name_of
 from pteron.backends.cuda.weights import Constants, may_be_written, place_constants
 from pteron.backends.interface import Backend, BackendInitContext, DelegateHandle
 from pteron.errors import (
@@ -23,14 +25,10 @@ from pteron.errors import (
     PteronError,
 )
 from pteron.format.schema import Tensor
+from pteron.memory.hierarchical_allocator import dense_strides, on_device
 
 if TYPE_CHECKING:
-    import torch
-
-    from pteron.backends.cuda.container import Container
     from pteron.backends.cuda.shared_object import SharedObject
-
-logger = logging.getLogger("pteron")
 
 INPUT_ALIGNMENT = 16
 """Bytes. Compiled kernels assume it of every input; AOTInductor's own code warns on stderr."""
@@ -46,8 +44,6 @@ class CudaBackend(Backend):
     @property
     def is_available(self) -> bool:
         """Whether torch sees a CUDA device."""
-        import torch
-
         return torch.cuda.is_available()
 
     @property
@@ -61,11 +57,11 @@ class CudaBackend(Backend):
         Everything that can be told without a device is checked first, so that a damaged file is
         called damaged on every machine.
         """
-        where = f"method {context.method_name!r}, delegate {context.delegate_index} (CudaBackend)"
+        where = context.blob.where
         delegate = check_delegate(
             context.processed,
             context.named_data,
-            method_name=_compile_spec_text(context, "method_name"),
+            method_name=method_name_of(context.blob),
             where=where,
         )
         if not context.native_code:
@@ -76,7 +72,7 @@ class CudaBackend(Backend):
                 "PTERON_NATIVE_CODE=refuse, if you trust the file",
             )
         self._check_device(context, delegate, where)
-        from pteron.backends.cuda.shared_object import load_shared_object
+        from pteron.backends.cuda.shared_object import load_shared_object  # Linux only
 
         code = load_shared_object(delegate, where=where)
         return CudaDelegate(context, delegate, code, where)
@@ -84,8 +80,6 @@ class CudaBackend(Backend):
     def _check_device(
         self, context: BackendInitContext, delegate: CheckedDelegate, where: str
     ) -> None:
-        import torch
-
         device = context.device
         if device.type != self.device_type:
             raise NotSupportedError(
@@ -114,9 +108,6 @@ class CudaDelegate(DelegateHandle):
     ) -> None:
         self.device = context.device
         self.digest = delegate.digest
-        self.epoch = 0
-        """Counts how often addresses inside the delegate changed: a CUDA graph that was captured
-        at another count must be captured again."""
         self._where = where
         self._code = code
         self._lock = threading.Lock()
@@ -124,7 +115,7 @@ class CudaDelegate(DelegateHandle):
         self._constants = Constants()
         self._weights = _FlatWeights.of(context, delegate)
         self._container: Container | None = None
-        with device_guard(self.device):
+        with on_device(self.device):
             self._container = self._new_container()
             try:
                 if self._weights is None:
@@ -195,7 +186,7 @@ class CudaDelegate(DelegateHandle):
         raw_stream = current_raw_stream(device)
 
         def call() -> None:
-            with lock, device_guard(device):
+            with lock, on_device(device):
                 live = self._container
                 if live is None:
                     raise DelegateInvalidHandleError(f"{self._where}: the delegate is closed")
@@ -214,17 +205,15 @@ class CudaDelegate(DelegateHandle):
     def reset(self) -> None:
         """Bring the buffers back to their first values, at the same addresses.
 
-        Where buffers are inside the container (``hides_state``), it is made anew, and ``epoch``
-        counts.
+        Where buffers are inside the container (``hides_state``), it is made anew.
         """
-        with self._lock, device_guard(self.device):
+        with self._lock, on_device(self.device):
             if not self.hides_state:
                 self._constants.reset()
                 return
             fresh = self._new_container()
             self._synchronize()
             old, self._container = self._container, fresh
-            self.epoch += 1
             if old is not None:
                 old.close()
 
@@ -234,7 +223,7 @@ class CudaDelegate(DelegateHandle):
             container, self._container = self._container, None
             if container is None:
                 return
-            with device_guard(self.device):
+            with on_device(self.device):
                 self._synchronize()
                 container.close()
                 self._constants.release()
@@ -247,8 +236,6 @@ class CudaDelegate(DelegateHandle):
                 self.close()
 
     def _new_container(self) -> Container:
-        from pteron.backends.cuda.container import Container
-
         container = Container(self._code, str(self.device), where=self._where)
         try:
             if self._weights is not None:
@@ -281,8 +268,6 @@ class CudaDelegate(DelegateHandle):
             )
 
     def _tensors(self, args: Sequence[Any], first: int) -> tuple[torch.Tensor, ...]:
-        import torch
-
         for index, arg in enumerate(args, start=first):
             if not isinstance(arg, torch.Tensor):
                 raise NotSupportedError(
@@ -305,54 +290,30 @@ class CudaDelegate(DelegateHandle):
     def _return_cached_memory(self) -> None:
         """Give back what torch only caches, such as the compiled code's intermediates (P5)."""
         if self.device.type == "cuda":
-            import torch
-
             torch.cuda.empty_cache()
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
-            import torch
-
             torch.cuda.synchronize(self.device)
 
 
 def _add_free_memory(error: PteronError, device: torch.device) -> None:
     """Tell how much memory there is: what a failed run lacks most often, and does not say."""
     if device.type == "cuda":
-        import torch
-
         with suppress(RuntimeError):
             free, total = torch.cuda.mem_get_info(device)
             error.add_context(f"{device} has {free:,} of {total:,} bytes free")
-
-
-def device_guard(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context in which ``device`` is current; the one before is current afterwards."""
-    if device.type != "cuda":
-        return nullcontext()
-    import torch
-
-    return torch.cuda.device(device)
 
 
 def current_raw_stream(device: torch.device) -> Callable[[], int | None]:
     """Return a function that gives the address of the device's current stream."""
     if device.type != "cuda":
         return lambda: None
-    import torch
-
     index = device.index or 0
     raw: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if raw is not None:
         return lambda: raw(index)
     return lambda: torch.cuda.current_stream(index).cuda_stream
-
-
-def _compile_spec_text(context: BackendInitContext, key: str) -> str:
-    for spec in context.compile_specs:
-        if spec.key == key:
-            return spec.value.decode("utf-8", "backslashreplace")
-    return context.method_name
 
 
 def _no_device_hint(count: int) -> str:
@@ -363,8 +324,6 @@ def _no_device_hint(count: int) -> str:
 
 def _check_architecture(delegate: CheckedDelegate, device: torch.device, where: str) -> None:
     """Refuse code that holds no kernel for the device; what is not known is left to the driver."""
-    import torch
-
     capability = torch.cuda.get_device_capability(device)
     lacking = [
         kernel
@@ -497,8 +456,6 @@ def _has_order(tensor: torch.Tensor, order: tuple[int, ...]) -> bool:
 
 def _resize(tensor: torch.Tensor, shape: torch.Size, order: tuple[int, ...]) -> None:
     """Give a tensor another shape, keeping its dim order; a slot that is too small refuses."""
-    from pteron.memory.hierarchical_allocator import dense_strides
-
     tensor.resize_(shape)
     if order:
         tensor.as_strided_(shape, dense_strides(shape, order))

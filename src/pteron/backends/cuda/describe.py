@@ -21,6 +21,7 @@ from pteron.backends.cuda.elf import SharedObjectInfo, read_elf
 from pteron.errors import DelegateInvalidCompatibilityError, InvalidProgramError, PteronError
 
 if TYPE_CHECKING:
+    from pteron.backends.blob_reader import DelegateBlob
     from pteron.program.data_map import NamedDataMap
 
 REQUIRED_FUNCTIONS = (
@@ -94,6 +95,12 @@ class CheckedDelegate:
             keys=self.payload.keys,
             weight_bytes=self.weight_bytes,
         )
+
+
+def method_name_of(blob: DelegateBlob) -> str:
+    """Return the method name that the keys of a delegate's data are made from."""
+    name = blob.compile_spec_text("method_name")
+    return blob.method_name if name is None else name
 
 
 def check_delegate(

@@ -1,32 +1,26 @@
 """A shared object's bytes to the facts that matter before it is loaded.
 
 Only headers, the dynamic section and the dynamic symbols are read, and every offset is checked
-against the object's size: the object comes from a file. Layouts: System V gABI, GNU hash section;
-fat binaries as ``fatbinary`` of the CUDA toolkit writes them.
+against the object's size: the object comes from a file. Layouts: System V gABI, GNU hash section.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pteron.backends.cuda.device_images import DeviceImage, read_images
+from pteron.backends.machine_code import ELF_HEADER, ELF_MAGIC, elf_machine
 from pteron.errors import InvalidProgramError
-
-MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
-"""``e_machine`` to the names that ``platform.machine()`` gives."""
 
 MAX_DYNAMIC_ENTRIES = 4_096
 MAX_SYMBOLS = 4_000_000
 MAX_DEVICE_IMAGES = 65_536
 
-_ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_FATBIN = struct.Struct("<IHHQ")
-_FATBIN_ENTRY = struct.Struct("<HHIQIIHHIIIQ")
 _U32 = struct.Struct("<I")
 _PAIR = struct.Struct("<QQ")
 _QUAD = struct.Struct("<IIII")
@@ -36,39 +30,6 @@ _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ = 1, 4, 5, 6, 10
 _DT_GNU_HASH = 0x6FFFFEF5
 _STB_GLOBAL, _STB_WEAK, _STB_GNU_UNIQUE = 1, 2, 10
-_EM_CUDA = 190
-_FATBIN_MAGIC = 0xBA55ED50
-_FATBIN_KINDS = {1: "ptx", 2: "cubin"}
-_FATBIN_SPECIFIC, _FATBIN_FAMILY = 0x100000, 0x200000
-"""Flags of an entry that was made for ``sm_90a`` or ``sm_100f`` rather than ``sm_90``."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceImage:
-    """Machine code or PTX for one GPU architecture, such as ``sm_90a``."""
-
-    kernel: str
-    kind: str
-    """``cubin`` (machine code) or ``ptx``."""
-    architecture: str
-
-    @property
-    def capability(self) -> tuple[int, int]:
-        """The compute capability that the image is for: (9, 0)."""
-        number = int(self.architecture.removeprefix("sm_").rstrip("af"))
-        return number // 10, number % 10
-
-    def runs_on(self, capability: tuple[int, int]) -> bool:
-        """Whether a device of this compute capability can run the image.
-
-        Machine code runs on its own and later minor versions of one major; PTX on all later ones.
-        Architecture-specific code (``sm_90a``) runs on its own version alone.
-        """
-        if self.architecture.endswith("a"):
-            return self.capability == capability
-        if self.kind == "ptx" and not self.architecture.endswith("f"):
-            return self.capability <= capability
-        return self.capability[0] == capability[0] and self.capability[1] <= capability[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +126,9 @@ class _Reader:
 
     def header(self) -> tuple[str, list[tuple[int, int, int, int]]]:
         ident, kind, machine, _, _, table, _, _, _, entry_size, count, *_ = self.unpack(
-            _ELF_HEADER, 0, "an ELF header"
+            ELF_HEADER, 0, "an ELF header"
         )
-        if ident[:4] != b"\x7fELF":
+        if ident[:4] != ELF_MAGIC:
             raise self.fail(f"found {ident[:4]!r} where a shared object begins with \\x7fELF", 0)
         if ident[4:6] != b"\x02\x01":
             raise self.fail("the object is not 64-bit little-endian", 4)
@@ -179,7 +140,7 @@ class _Reader:
         for index in range(count):
             fields = self.unpack(_PROGRAM_HEADER, table + index * entry_size, "a program header")
             headers.append((fields[0], fields[2], fields[3], fields[5]))
-        return MACHINES.get(machine, f"ELF machine {machine}"), headers
+        return elf_machine(machine), headers
 
     def dynamic_entries(self, offset: int) -> Iterator[tuple[int, int]]:
         for index in range(MAX_DYNAMIC_ENTRIES):
@@ -254,7 +215,7 @@ class _Reader:
             if end is None or end <= start:
                 continue
             offset = self.file_offset(start, f"kernel {kernel}")
-            for image in _images(kernel, self.data[offset : offset + end - start]):
+            for image in read_images(kernel, self.data[offset : offset + end - start]):
                 found += 1
                 if found > MAX_DEVICE_IMAGES:
                     raise self.fail(f"more than {MAX_DEVICE_IMAGES:,} device images", offset)
@@ -274,48 +235,3 @@ class _Strings:
         if index >= len(self.table) or end < 0:
             raise self.reader.fail(f"string {index:#x} does not end inside its table", self.offset)
         return self.table[index:end].decode("utf-8", "backslashreplace")
-
-
-def _images(kernel: str, code: memoryview) -> Iterator[DeviceImage]:
-    if code.nbytes >= 4 and _U32.unpack_from(code)[0] == _FATBIN_MAGIC:
-        yield from _fatbin_images(kernel, code)
-    elif code.nbytes >= 64 and bytes(code[:4]) == b"\x7fELF":
-        yield from _cubin_image(kernel, code)
-    elif (target := bytes(code[:4096]).find(b".target sm_")) >= 0:
-        yield DeviceImage(kernel, "ptx", _architecture(code[target + 8 : target + 24]))
-
-
-def _fatbin_images(kernel: str, code: memoryview) -> Iterator[DeviceImage]:
-    if code.nbytes < _FATBIN.size:
-        return
-    _, _, header, size = _FATBIN.unpack_from(code)
-    position, end = header, min(header + size, code.nbytes)
-    while position + _FATBIN_ENTRY.size <= end:
-        kind, _, header, size, _, _, _, _, number, _, _, flags = _FATBIN_ENTRY.unpack_from(
-            code, position
-        )
-        if header < _FATBIN_ENTRY.size or position + header + size > end:
-            return
-        suffix = "a" if flags & _FATBIN_SPECIFIC else "f" if flags & _FATBIN_FAMILY else ""
-        if kind in _FATBIN_KINDS:
-            yield DeviceImage(kernel, _FATBIN_KINDS[kind], f"sm_{number}{suffix}")
-        position += header + size
-
-
-def _cubin_image(kernel: str, code: memoryview) -> Iterator[DeviceImage]:
-    ident, _, machine, _, _, _, _, flags, *_ = _ELF_HEADER.unpack_from(code)
-    if machine != _EM_CUDA:
-        return
-    # The tool notes of a cubin repeat how it was made; its flags hold the number alone.
-    noted = bytes(code).find(b"-arch sm_")
-    if noted >= 0:
-        yield DeviceImage(kernel, "cubin", _architecture(code[noted + 6 : noted + 24]))
-    else:
-        number = flags >> 8 & 0xFF if ident[8] >= 8 else flags & 0xFF
-        yield DeviceImage(kernel, "cubin", f"sm_{number}")
-
-
-def _architecture(text: memoryview) -> str:
-    """Return ``sm_90a`` from text that begins with it."""
-    match = re.match(rb"sm_[0-9]+[af]?", text)
-    return match.group().decode("ascii") if match else "sm_0"

@@ -2,17 +2,17 @@
 
 A weight (a parameter, or a tensor that the exporter lifted) is never written, so all methods and
 instances of a program that name its key share one copy. A buffer may be written by the compiled
-code, and neither the payload nor the container tells which ones are. So every buffer belongs to
-one state domain: methods of one domain that name the same key share it, as the file says; two
-domains never do. Methods that a program keeps are one domain, an independent instance is another.
+code, and neither the payload nor the container tells which ones are. So every buffer is state:
+methods with one ``state_store`` that name the same key share it, as the file says; others never do.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from pteron.backends.cuda.blob import WeightEntry
 from pteron.errors import (
@@ -21,21 +21,14 @@ from pteron.errors import (
     MemoryAllocationFailedError,
 )
 from pteron.format.schema import DeviceType
+from pteron.memory.host_view import flat_tensor
 
 if TYPE_CHECKING:
-    import torch
-
     from pteron.backends.cuda.container import ContainerConstant
     from pteron.backends.interface import BackendInitContext
 
 _STORAGES = "CudaBackend.storages"
 _LOCK = "CudaBackend.lock"
-STATE_DOMAIN = "pteron.state_domain"
-"""Key in ``BackendInitContext.instance`` of the dict that is the instance's state domain. Without
-it, every method instance is a domain of its own."""
-
-ALLOCATE = "pteron.allocate"
-"""Key in ``BackendInitContext.shared`` of a function ``(nbytes, device) -> uint8 tensor``."""
 
 
 class Storage:
@@ -50,10 +43,6 @@ class Storage:
 
     def reset(self) -> None:
         """Write the first bytes again, in place: addresses stay what they are."""
-        import torch
-
-        from pteron.memory.host_view import flat_tensor
-
         if self.bytes.numel():
             self.bytes.copy_(flat_tensor(self.initial, torch.uint8))
 
@@ -89,8 +78,6 @@ class Constants:
         A container never lets go of the tensors it was given (``MaybeOwningAtenTensorHandle`` in
         torch's ``aoti_runtime/utils.h``), so the memory is taken out of them.
         """
-        import torch
-
         with torch.inference_mode():
             for tensor in self.tensors.values():
                 tensor.set_()  # type: ignore[call-overload]
@@ -122,27 +109,24 @@ def place_constants(
             f"not name: {', '.join(unknown[:8])}"
         )
     placed = Constants()
-    private = context.instance.get(STATE_DOMAIN, context.instance)
     with _lock(context):
         for constant in wanted:
             entry = by_fqn[constant.fqn]
-            domain = private if may_be_written(constant) else context.shared
-            placed.add(constant, entry, _storage(context, domain, entry, where))
+            store = context.state_store if may_be_written(constant) else context.program_store
+            placed.add(constant, entry, _storage(context, store, entry, where))
     return placed
 
 
 def _lock(context: BackendInitContext) -> threading.Lock:
-    return context.shared.setdefault(_LOCK, threading.Lock())  # type: ignore[no-any-return]
+    return context.program_store.setdefault(_LOCK, threading.Lock())  # type: ignore[no-any-return]
 
 
 def _storage(
-    context: BackendInitContext, domain: dict[Any, Any], entry: WeightEntry, where: str
+    context: BackendInitContext, store: dict[Any, Any], entry: WeightEntry, where: str
 ) -> Storage:
-    """Return the one storage of a key in a domain, making it if nobody holds it now."""
-    import torch
-
+    """Return the one storage of a key in a store, making it if nobody holds it now."""
     device = context.device if entry.device_type is DeviceType.CUDA else torch.device("cpu")
-    storages = domain.setdefault(_STORAGES, weakref.WeakValueDictionary())
+    storages = store.setdefault(_STORAGES, weakref.WeakValueDictionary())
     key = (str(device), entry.storage_key)
     storage = storages.get(key)
     if storage is None:
@@ -154,15 +138,8 @@ def _storage(
 def _allocate(
     context: BackendInitContext, entry: WeightEntry, device: torch.device, where: str
 ) -> torch.Tensor:
-    from pteron.memory.device_allocator import find_device_allocator
-
-    allocate: Callable[[int, torch.device], torch.Tensor] | None = context.shared.get(ALLOCATE)
-    if allocate is None:
-        allocator = find_device_allocator(device.type)
-        assert allocator is not None, f"torch has no {device.type}"
-        allocate = allocator.allocate
     try:
-        return allocate(entry.storage_nbytes, device)
+        return context.allocate(entry.storage_nbytes, device)
     except MemoryAllocationFailedError as error:
         raise DelegateMemoryAllocationFailedError(
             f"{where}: no memory for constant {entry.fqn!r} of {entry.storage_nbytes:,} bytes: "
@@ -172,8 +149,6 @@ def _allocate(
 
 
 def _view(entry: WeightEntry, memory: torch.Tensor) -> torch.Tensor:
-    import torch
-
     dtype = getattr(torch, entry.scalar_type.torch_name)
     tensor = torch.empty(0, dtype=dtype, device=memory.device)
     return tensor.set_(memory.untyped_storage(), entry.storage_offset, entry.sizes, entry.strides)

@@ -39,6 +39,7 @@ _ELEMENTS: dict[Datatype, frozenset[ScalarType]] = {
     Datatype.BF16: frozenset({ScalarType.BFLOAT16}),
     Datatype.QINT8: frozenset({ScalarType.CHAR}),
     Datatype.QUINT8: frozenset({ScalarType.BYTE}),
+    Datatype.INT32: frozenset({ScalarType.INT}),
 }
 _INDICES = frozenset({ScalarType.INT, ScalarType.LONG})
 
@@ -76,6 +77,7 @@ def _check_arguments(context: BackendInitContext, blob: Blob, where: str) -> Non
         raise InvalidProgramError(
             f"{where}: {len(context.args)} arguments for a graph that takes {graph.num_externs}"
         )
+    places = {node.outputs[1] for node in graph.nodes if len(node.outputs) > 1}
     for value in (*graph.inputs, *graph.outputs):
         argument = context.args[value.external_id]
         place = f"{where}: argument {value.external_id}"
@@ -83,14 +85,14 @@ def _check_arguments(context: BackendInitContext, blob: Blob, where: str) -> Non
             raise InvalidProgramError(
                 f"{place} is {type(argument).__name__}; the graph takes a tensor ({value})"
             )
-        allowed = _ELEMENTS.get(value.datatype, _INDICES)
-        if value.is_output:  # positions are written as the caller's integers
+        allowed = _ELEMENTS[value.datatype]
+        if value.id in places:  # written as the caller's integers, whatever the graph calls them
             allowed = allowed | _INDICES
         if argument.scalar_type not in allowed:
             raise InvalidProgramError(
                 f"{place} has type {argument.scalar_type.torch_name}; the graph has {value}"
             )
-        dims = physical_sizes(argument)
+        dims = physical_sizes(argument) if value.dims else argument.sizes
         fits = len(dims) == len(value.dims)
         if argument.shape_dynamism is TensorShapeDynamism.STATIC and value.is_input:
             fits = dims == value.dims
@@ -117,11 +119,11 @@ class XnnpackDelegate(DelegateHandle):
             blob,
             context.named_data,
             context.device,
-            context.shared,
+            context.program_store,
             owner=(context.method_name, context.delegate_index),
         )
         key = (XnnpackBackend.id, "buffers", str(context.device))
-        self._pool: BufferPool = context.instance.setdefault(key, BufferPool(context.device))
+        self._pool: BufferPool = context.instance_store.setdefault(key, BufferPool(context.device))
 
     @property
     def closed(self) -> bool:
@@ -272,7 +274,7 @@ class BoundCall:
     ) -> None:
         tensor = self._args[value.external_id]
         base, perm = self._as_graph_sees(planner, value, var)
-        sizes = [shape[axis] for axis in perm] if perm else tuple(shape) or (1,)
+        sizes = [shape[axis] for axis in perm] if perm else tuple(shape) or value.dims
         if tensor.device != planner.device:
             base = planner.tape.value(torch.Tensor.to, base, planner.device)
         if value.datatype in LATTICE:
@@ -288,7 +290,7 @@ class BoundCall:
         argument = self._delegate.argument(value.external_id)
         base: Operand = self._args[value.external_id] if var is None else var
         if not argument.sizes:
-            return planner.reshaped(base, (1,)), None
+            return planner.reshaped(base, value.dims), None
         order = argument.dim_order
         return base, None if order == tuple(range(len(order))) else order
 

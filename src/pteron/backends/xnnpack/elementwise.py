@@ -109,11 +109,16 @@ def lower_clamp(planner: Planner, node: Node) -> None:
 @lowers(NodeKind.PRELU)
 def lower_prelu(planner: Planner, node: Node) -> None:
     """Record ``x < 0 ? x * slope : x``."""
-    (target,) = node.outputs
-    if planner.value(target).datatype in LATTICE:
-        planner.refuse(f"{node}: a quantized PReLU")
+    if planner.value(node.outputs[0]).datatype in LATTICE:
+        quantized.lower_binary(planner, node, _prelu)
+        return
     x, slope, into = planner.two_sources_and_target(node)
     planner.tape.call(prelu, x, slope, into)
+
+
+def _prelu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+    """Return ``x``, its negative elements times ``slope``."""
+    return torch.where(x < 0, x * slope, x)
 
 
 def prelu(x: torch.Tensor, slope: torch.Tensor, into: torch.Tensor) -> None:

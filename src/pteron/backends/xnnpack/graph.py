@@ -23,7 +23,6 @@ EXTERNAL_OUTPUT: Final = 2
 FLAG_TRANSPOSE_WEIGHTS: Final = 0x1
 """Fully connected: the filter is (in, out). Batch matrix multiply: the second operand."""
 FLAG_TRANSPOSE_A: Final = 0x2
-FLAG_LEGACY_RESIZE: Final = 0x4
 FLAG_ALIGN_CORNERS: Final = 0x8
 FLAG_KEEP_DIMS: Final = 0x40
 

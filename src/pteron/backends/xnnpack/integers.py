@@ -78,6 +78,8 @@ def packed_weights(planner: Planner, node: Node, rows: int) -> Packed | None:
         or node.flags  # transposed weights
         or isinstance(value.quantization, PerBlock)
         or value.datatype.bits > 8
+        or value.datatype is Datatype.QUINT8  # goes beyond signed bytes
+        or has_wide_rows(planner, node.inputs[0])
         or not value.is_constant
         or rows < MIN_ROWS
         or inner < MIN_INNER
@@ -92,6 +94,12 @@ def packed_weights(planner: Planner, node: Node, rows: int) -> Packed | None:
     return planner.constants.prepared(
         ("integers", sums), (value,), lambda: _prepare(planner, value, sums)
     )
+
+
+def has_wide_rows(planner: Planner, number: int) -> bool:
+    """Whether a value was quantized at run time with one scale for several of its rows."""
+    step = planner.find(number).scale
+    return step is not None and step.numel() != prod(planner.shapes[number][:-1])
 
 
 def _prepare(planner: Planner, value: Value, sums: Sums) -> Packed:

@@ -17,7 +17,21 @@ from pteron.backends.xnnpack.graph import (
     Slice,
     Transpose,
 )
-from pteron.backends.xnnpack.planner import LATTICE, Operand, Planner, compose, lowers
+from pteron.backends.xnnpack.planner import LATTICE, Operand, Perm, Planner, compose, lowers
+
+
+def hold_moved(
+    planner: Planner, target: int, source: int, base: Operand, perm: Perm | None = None
+) -> None:
+    """Hold an output where the input is, or record it in its own steps if those are others.
+
+    ``base.permute(perm)`` is the input seen with the output's dimensions.
+    """
+    if not quantized.has_other_steps(planner, source, target):
+        planner.alias(target, source, base, perm)
+        return
+    moved = base if perm is None else planner.permuted(base, perm)
+    quantized.record_other_steps(planner, source, target, moved, planner.out(target))
 
 
 @lowers(NodeKind.COPY)
@@ -25,7 +39,7 @@ def lower_copy(planner: Planner, node: Node) -> None:
     """Hold the output where the input is: nobody writes over what is still needed."""
     (source,), (target,) = node.inputs, node.outputs
     held = planner.find(source)
-    planner.alias(target, source, held.base, held.perm)
+    hold_moved(planner, target, source, held.base, held.perm)
 
 
 @lowers(NodeKind.STATIC_TRANSPOSE)
@@ -36,9 +50,9 @@ def lower_transpose(planner: Planner, node: Node) -> None:
     held = planner.find(source)
     perm = compose(held.perm, node.options.perm)
     if isinstance(held.base, torch.Tensor) and perm is not None:
-        planner.alias(target, source, held.base.permute(perm))
+        hold_moved(planner, target, source, held.base.permute(perm))
     else:
-        planner.alias(target, source, held.base, perm)
+        hold_moved(planner, target, source, held.base, perm)
 
 
 @lowers(NodeKind.STATIC_RESHAPE)
@@ -50,13 +64,17 @@ def lower_reshape(planner: Planner, node: Node) -> None:
     base = planner.x(source)
     if isinstance(base, torch.Tensor):
         try:
-            planner.alias(target, source, base.view(shape))
+            moved = base.view(shape)
         except RuntimeError:
             into = planner.out(target)
             assert isinstance(into, torch.Tensor)
             planner.tape.call(torch.Tensor.copy_, into.view(base.shape), base)
+            if quantized.has_other_steps(planner, source, target):
+                quantized.record_other_steps(planner, source, target, into, into)
+        else:
+            hold_moved(planner, target, source, moved)
     else:
-        planner.alias(target, source, planner.tape.method(base, "reshape", list(shape)))
+        hold_moved(planner, target, source, planner.tape.method(base, "reshape", list(shape)))
 
 
 @lowers(NodeKind.STATIC_SLICE)
@@ -75,7 +93,7 @@ def lower_slice(planner: Planner, node: Node) -> None:
             base = base.narrow(place, offset, size)
         else:
             base = planner.tape.method(base, "narrow", place, offset, size)
-    planner.alias(target, source, base, perm)
+    hold_moved(planner, target, source, base, perm)
 
 
 @lowers(*CONCATENATES)
@@ -83,15 +101,23 @@ def lower_concatenate(planner: Planner, node: Node) -> None:
     """Record tensors put side by side."""
     assert isinstance(node.options, Concatenate)
     (target,) = node.outputs
-    value = planner.value(target)
-    if value.datatype in LATTICE and any(
-        planner.value(number).quantization != value.quantization for number in node.inputs
-    ):
-        planner.refuse(f"{node}: operands that are quantized in different ways")
     frame = planner.frame(*node.inputs)
-    parts = [planner.x(number, frame) for number in node.inputs]
+    parts = [_part(planner, number, target, frame) for number in node.inputs]
     axis = node.options.axis if frame is None else frame.index(node.options.axis)
     planner.tape.call(torch.cat, parts, axis, out=planner.out_in(target, frame))
+
+
+def _part(planner: Planner, source: int, target: int, frame: Perm | None) -> Operand:
+    """Return one operand of a concatenation in the steps of the result."""
+    operand = planner.x(source, frame)
+    if not quantized.has_other_steps(planner, source, target):
+        return operand
+    shape = planner.shapes[source]
+    if frame is not None:
+        shape = tuple(shape[axis] for axis in frame)
+    into = planner.scratch(shape)
+    quantized.record_other_steps(planner, source, target, operand, into)
+    return into
 
 
 @lowers(NodeKind.STATIC_CONSTANT_PAD)
@@ -116,5 +142,9 @@ def lower_pad(planner: Planner, node: Node) -> None:
             else:
                 inner = planner.tape.method(inner, "narrow", axis, offset, size)
     planner.tape.call(torch.Tensor.fill_, into, number)
-    if prod(planner.shapes[source]):
+    if not prod(planner.shapes[source]):
+        return
+    if quantized.has_other_steps(planner, source, target):
+        quantized.record_other_steps(planner, source, target, planner.x(source), inner)
+    else:
         planner.tape.call(torch.Tensor.copy_, inner, planner.x(source))

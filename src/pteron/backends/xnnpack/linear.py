@@ -13,6 +13,7 @@ from pteron.backends.xnnpack.graph import (
     Datatype,
     Node,
     NodeKind,
+    Value,
 )
 from pteron.backends.xnnpack.integers import Packed
 from pteron.backends.xnnpack.planner import LATTICE, Operand, Planner, lowers
@@ -134,14 +135,27 @@ class Product:
 
 
 def float_bias(planner: Planner, node: Node) -> Operand | None:
-    """Return a float bias in float32."""
+    """Return a bias as real numbers in float32."""
     if len(node.inputs) < 3:
         return None
     value = planner.value(node.inputs[2])
-    if value.is_constant and value.datatype is not Datatype.FP32:
-        constants = planner.constants
-        return constants.prepared("float32", (value,), lambda: constants.plain(value).float())
-    return planner.x(node.inputs[2])
+    if not value.is_constant:
+        bias = planner.reshaped(planner.x(value.id), (value.numel,))
+        if value.datatype is not Datatype.FP32:
+            bias = planner.tape.value(torch.Tensor.float, bias)
+        return bias
+    constants = planner.constants
+    if value.datatype is Datatype.FP32:
+        return constants.plain(value).view(-1)
+    return constants.prepared("reals", (value,), lambda: real_bias(planner, value).float())
+
+
+def real_bias(planner: Planner, value: Value) -> torch.Tensor:
+    """Return a constant bias as real numbers in float64, whatever it is stored as."""
+    constants = planner.constants
+    if value.quantization is None:
+        return constants.plain(value).double().flatten()
+    return constants.raw(value).to(planner.device).double().flatten() * constants.scales(value)
 
 
 def _float(planner: Planner, node: Node) -> None:
@@ -176,7 +190,7 @@ def _float(planner: Planner, node: Node) -> None:
 
 def _rows(planner: Planner, node: Node) -> None:
     """Record a product of values quantized at run time, row by row, with quantized weights."""
-    step, scales = planner.find(node.inputs[0]).scale, channel_scales(planner, node)
+    step, scales = row_steps(planner, node.inputs[0]), channel_scales(planner, node)
     matrix = matrix_of(planner, node.inputs[0])
     product = Product(planner, node, matrix, _integer_weights(planner, node))
     if scales is not None:
@@ -188,6 +202,17 @@ def _rows(planner: Planner, node: Node) -> None:
         planner.tape.call(torch.addcmul, bias, product.result, step, out=product.result)
     elementwise.clamp(planner, node, product.result)
     product.hold()
+
+
+def row_steps(planner: Planner, number: int) -> torch.Tensor:
+    """Return what one step is in each row of a matrix that was quantized at run time."""
+    step = planner.find(number).scale
+    assert step is not None
+    if not integers.has_wide_rows(planner, number):
+        return step
+    each = planner.scratch((step.numel(), prod(planner.shapes[number][:-1]) // step.numel()))
+    planner.tape.call(torch.Tensor.copy_, each, step)
+    return each.view(-1, 1)
 
 
 def _whole(planner: Planner, node: Node) -> None:
@@ -207,14 +232,32 @@ def _integer_weights(planner: Planner, node: Node) -> Operand | Stored | Packed:
 
 
 def whole_bias(planner: Planner, node: Node) -> torch.Tensor | None:
-    """Return a bias of 32-bit integers in float32; its scale is input scale by weight scale."""
+    """Return a bias in steps of what it is added to: input scale by weight scale.
+
+    The bias of a layer that is called once is stored in those steps. Calls with inputs or weights
+    of other scales may share it; so may float layers.
+    """
     if len(node.inputs) < 3:
         return None
-    value = planner.value(node.inputs[2])
-    if not value.is_constant:
-        planner.refuse(f"{node}: a quantized bias that is no constant")
+    source, weights, bias = (planner.value(number) for number in node.inputs)
+    constants, steps = planner.constants, source.affine.scale
+    return constants.prepared(
+        ("whole bias", steps), (bias, weights), lambda: _in_steps(planner, bias, weights, steps)
+    )
+
+
+SAME_STEPS = 2.0**-18
+"""Scales that differ by less than this are products that were rounded differently."""
+
+
+def _in_steps(planner: Planner, bias: Value, weights: Value, steps: float) -> torch.Tensor:
     constants = planner.constants
-    return constants.prepared("whole", (value,), lambda: constants.whole(value).flatten())
+    wanted = constants.scales(weights).double() * steps
+    if bias.quantization is not None:
+        own = constants.scales(bias).double()
+        if bool(((own - wanted).abs() <= wanted * SAME_STEPS).all()):
+            return constants.whole(bias).flatten()
+    return (real_bias(planner, bias) / wanted).float()
 
 
 def output_scales(planner: Planner, node: Node) -> torch.Tensor:
@@ -231,15 +274,21 @@ def output_scales(planner: Planner, node: Node) -> torch.Tensor:
 def lower_matrix_multiply(planner: Planner, node: Node) -> None:
     """Record a product of matrices, batch by batch."""
     (a, b), (target,) = node.inputs, node.outputs
-    if not all(planner.value(number).datatype.is_float for number in (a, b, target)):
-        planner.refuse(f"{node}: a product of quantized matrices")
     operands = []
     flags = (FLAG_TRANSPOSE_A, FLAG_TRANSPOSE_WEIGHTS)
     for number, flag in zip((a, b), flags, strict=True):
         rank = len(planner.find(number).shape)
         swapped = (*range(rank - 2), rank - 1, rank - 2)
-        operands.append(planner.x(number, swapped if node.flags & flag else None))
-    planner.tape.call(torch.matmul, *operands, out=planner.out(target))
+        operand = planner.x(number, swapped if node.flags & flag else None)
+        if planner.float_type(number) is not planner.float_type(target):
+            operand = planner.tape.value(torch.Tensor.to, operand, planner.float_type(target))
+        operands.append(operand)
+    into = planner.out(target)
+    planner.tape.call(torch.matmul, *operands, out=into)
+    if planner.value(target).datatype in LATTICE:
+        x, y, z = (planner.value(number).affine.scale for number in (a, b, target))
+        planner.tape.call(torch.Tensor.mul_, into, quantized.float32(quantized.float32(x * y) / z))
+        quantized.settle(planner, into, node)
 
 
 @lowers(NodeKind.SCALED_DOT_PRODUCT_ATTENTION)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from pteron.backends.xnnpack import quantized
+from pteron.backends.xnnpack import elementwise, quantized
 from pteron.backends.xnnpack.graph import (
     FLAG_ALIGN_CORNERS,
     FLAG_KEEP_DIMS,
-    FLAG_LEGACY_RESIZE,
     Node,
     NodeKind,
     Pooling,
@@ -22,14 +21,21 @@ _nn = torch._C._nn
 @lowers(NodeKind.MAX_POOLING_2D)
 def lower_max_pooling(planner: Planner, node: Node) -> None:
     """Record the greatest element in each window."""
-    options = node.options
+    options, (source,), (target,) = node.options, node.inputs, node.outputs
     assert isinstance(options, Pooling)
     image, padding = padded(planner, node, float("-inf"))
     call = torch.max_pool2d
     result = planner.tape.value(
         call, image, options.kernel, options.stride, padding, options.dilation
     )
-    planner.result(node.outputs[0], result, NHWC)
+    if planner.value(target).datatype not in LATTICE:
+        elementwise.clamp(planner, node, result)
+    elif quantized.has_other_steps(planner, source, target):
+        limits = node.output_min, node.output_max
+        quantized.record_other_steps(planner, source, target, result, result, *limits)
+    elif node.clamps:
+        planner.tape.call(torch.clamp_, result, *quantized.node_bounds(planner, node))
+    planner.result(target, result, NHWC)
 
 
 @lowers(NodeKind.AVG_POOLING_2D)
@@ -38,9 +44,7 @@ def lower_average_pooling(planner: Planner, node: Node) -> None:
     options = node.options
     assert isinstance(options, Pooling)
     (target,) = node.outputs
-    top, right, bottom, left = options.padding
-    if planner.value(target).datatype in LATTICE or (top, left) != (bottom, right):
-        planner.refuse(f"{node}: a quantized average, or padding on one side only")
+    top, _, _, left = options.padding  # the same on the other side
     into = planner.out_in(target, NCHW)
     planner.tape.call(
         _nn.avg_pool2d,
@@ -52,6 +56,7 @@ def lower_average_pooling(planner: Planner, node: Node) -> None:
         False,
         out=into,
     )
+    elementwise.clamp(planner, node, into)
 
 
 def padded(planner: Planner, node: Node, number: float) -> tuple[Operand, tuple[int, int]]:
@@ -123,10 +128,14 @@ def lower_global_average_pooling(planner: Planner, node: Node) -> None:
 def lower_resize(planner: Planner, node: Node) -> None:
     """Record a bilinear change of size."""
     assert isinstance(node.options, Resize)
-    (target,) = node.outputs
-    if planner.value(target).datatype in LATTICE or node.flags & FLAG_LEGACY_RESIZE:
-        planner.refuse(f"{node}: a quantized image, or TensorFlow's old way to resize")
+    (source,), (target,) = node.inputs, node.outputs
     into = planner.out_in(target, NCHW)
     align = bool(node.flags & FLAG_ALIGN_CORNERS)
-    image = planner.x(node.inputs[0], NCHW)
+    image = planner.x(source, NCHW)
     planner.tape.call(_nn.upsample_bilinear2d, image, node.options.size, align, out=into)
+    if planner.value(target).datatype in LATTICE:
+        before, after = planner.value(source).affine, planner.value(target).affine
+        if before.scale != after.scale:
+            planner.tape.call(torch.Tensor.mul_, into, before.scale / after.scale)
+        planner.tape.call(torch.Tensor.add_, into, 0.5)
+        quantized.settle_half_up(planner, into, node)

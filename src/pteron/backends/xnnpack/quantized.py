@@ -29,6 +29,10 @@ from pteron.backends.xnnpack.planner import FLOATS, LATTICE, Operand, Planner, l
 
 QMIN, QMAX = -128, 127
 
+_MAKES_NANS = frozenset(
+    {NodeKind.DIV, NodeKind.LOG, NodeKind.RECIPROCAL_SQUARE_ROOT, NodeKind.SQUARE_ROOT}
+)
+
 
 def float32(number: float) -> float:
     """Round to the nearest float32, as XNNPACK's own arithmetic on scales does."""
@@ -115,10 +119,11 @@ def lower_convert(planner: Planner, node: Node) -> None:
     elif kinds[0] in LATTICE and kinds[1] in FLOATS:
         source, into = planner.source_and_target(node)
         planner.tape.call(torch.mul, source, as_float(before.affine.scale, after), out=into)
-    elif kinds[0] in LATTICE and kinds[1] in LATTICE:
+    elif kinds[0] is kinds[1]:
         lower_requantize(planner, node)
     else:
-        planner.refuse(f"{node}: a change from {before} to {after}")
+        source, into = planner.source_and_target(node)
+        record_other_steps(planner, node.inputs[0], node.outputs[0], source, into)
 
 
 def lower_requantize(planner: Planner, node: Node) -> None:
@@ -129,6 +134,34 @@ def lower_requantize(planner: Planner, node: Node) -> None:
     planner.tape.call(torch.mul, source, multiplier / 256, out=into)
     planner.tape.call(torch.Tensor.add_, into, 0.5)
     settle_half_up(planner, into, node)
+
+
+def has_other_steps(planner: Planner, source: int, target: int) -> bool:
+    """Whether 8-bit values are counted in other steps, or from another zero point, at an output."""
+    before, after = planner.value(source), planner.value(target)
+    return after.datatype in LATTICE and (
+        before.datatype is not after.datatype or before.quantization != after.quantization
+    )
+
+
+def record_other_steps(
+    planner: Planner,
+    source: int,
+    target: int,
+    numbers: Operand,
+    into: Operand,
+    low: float = -inf,
+    high: float = inf,
+) -> None:
+    """Record how numbers in a value's steps become those of another value, within a range.
+
+    ``into`` has the shape of ``numbers`` and may be ``numbers``.
+    """
+    after, tape = planner.value(target), planner.tape
+    tape.call(torch.mul, numbers, planner.value(source).affine.scale, out=into)
+    tape.call(torch.Tensor.mul_, into, float32(1.0 / after.affine.scale))
+    tape.call(round_stored, into, after.affine.zero_point)
+    tape.call(torch.clamp_, into, *bounds(after, low, high))
 
 
 def split_mixed_rows(graph: Graph) -> Graph:
@@ -212,12 +245,13 @@ def quantize_rows(
 
 
 def lower_clamp(planner: Planner, node: Node) -> None:
-    """Record a clamp of 8-bit values, whose scale stays the same."""
-    before, after = planner.value(node.inputs[0]), planner.value(node.outputs[0])
-    if before.quantization != after.quantization:
-        lower_requantize(planner, node)
-        return
+    """Record a clamp of 8-bit values."""
+    (before,), (after,) = node.inputs, node.outputs
     source, into = planner.source_and_target(node)
+    if has_other_steps(planner, before, after):
+        limits = node.output_min, node.output_max
+        record_other_steps(planner, before, after, source, into, *limits)
+        return
     planner.tape.call(torch.clamp, source, *node_bounds(planner, node), out=into)
 
 
@@ -236,9 +270,19 @@ def lower_unary(
     tape = planner.tape
     tape.call(torch.mul, source, before.affine.scale, out=into)
     tape.call(function, into, *extra, out=into)
+    settle_reals(planner, into, node)
+
+
+def settle_reals(planner: Planner, into: Operand, node: Node) -> None:
+    """Record how real numbers become steps of a node's output.
+
+    XNNPACK adds the zero point before it rounds, and stores 0 for what is not a number.
+    """
+    after, tape = planner.value(node.outputs[0]), planner.tape
     tape.call(torch.Tensor.mul_, into, float32(1.0 / after.affine.scale))
-    # XNNPACK makes a table of these; there the zero point is added before rounding.
     tape.call(round_stored, into, after.affine.zero_point)
+    if node.kind in _MAKES_NANS:
+        tape.call(torch.nan_to_num_, into, float(-after.affine.zero_point), inf, -inf)
     tape.call(torch.clamp_, into, *node_bounds(planner, node))
 
 
@@ -270,9 +314,7 @@ def lower_binary(planner: Planner, node: Node, function: Callable[..., Any]) -> 
         settle(planner, into, node)
     else:
         tape.call(_of_reals, function, a, x.scale, b, y.scale, into)
-        tape.call(torch.Tensor.mul_, into, float32(1.0 / z.scale))
-        tape.call(round_stored, into, z.zero_point)
-        tape.call(torch.clamp_, into, *node_bounds(planner, node))
+        settle_reals(planner, into, node)
 
 
 def add_multipliers(first: float, second: float) -> tuple[float, float]:

@@ -14,22 +14,19 @@ from typing import TYPE_CHECKING
 from pteron import limits
 from pteron.backends.xnnpack.blob import Blob
 from pteron.backends.xnnpack.graph import (
-    BINARY,
-    CONCATENATES,
-    CONVOLUTIONS,
     EXTERNAL_INPUT,
     EXTERNAL_OUTPUT,
     MAX_RANK,
     Datatype,
     Graph,
     Node,
-    NodeKind,
     PerBlock,
     PerChannel,
     PerTensor,
     PerToken,
     Value,
 )
+from pteron.backends.xnnpack.operand_rules import ARGUMENTS, LAYERS, RULES, broken_rules
 from pteron.backends.xnnpack.shapes import Shape, ShapeError, infer_shapes
 from pteron.errors import InvalidProgramError, NotFoundError
 from pteron.program.violations import EnoughError, Findings, Violation
@@ -56,7 +53,6 @@ _ZERO_POINTS: dict[Datatype, range] = {
 _LEAST_SCALE = 2.0**-126
 """The least normal float32; XNNPACK refuses scales below it."""
 _FIRST = itemgetter(0)
-_WITH_BIAS = CONVOLUTIONS | {NodeKind.FULLY_CONNECTED}
 
 
 def verify_blob(blob: Blob, named_data: NamedDataMap | None, *, where: str) -> None:
@@ -122,6 +118,9 @@ class _Verifier:
                 self.report(value, "is both an input and an output")
             if value.is_constant:
                 self.report(value, "is a constant and an argument of the call")
+            if value.datatype not in ARGUMENTS:
+                allowed = ", ".join(datatype.name.lower() for datatype in sorted(ARGUMENTS))
+                self.report(value, f"is an argument of the call; those are {allowed}")
             if value.external_id >= count:
                 self.report(value, f"is argument {value.external_id} of {count}")
             elif value.external_id in places:
@@ -234,7 +233,7 @@ class _Verifier:
         if isnan(node.output_min) or isnan(node.output_max) or node.output_min > node.output_max:
             self.report(node, f"is limited to {node.output_min} to {node.output_max}")
         self.ratios(node)
-        known = self.input_count(node)
+        known = counted = self.input_count(node)
         for number in node.inputs:
             if number not in self.graph.by_id:
                 self.report(node, f"reads value {number}, which does not exist")
@@ -248,6 +247,8 @@ class _Verifier:
                 self.report(node, f"writes value {number}, which does not exist")
             elif value.is_constant or value.is_input or number in self.shapes:
                 self.report(node, f"writes {value}, which has its value already")
+        if counted:
+            self.operands(node)
         shapes: tuple[Shape, ...] = ()
         if known:
             try:
@@ -283,14 +284,19 @@ class _Verifier:
                 "two has to be at least 2^-126, as float32 can hold it",
             )
 
+    def operands(self, node: Node) -> None:
+        """Check a node's operands against the table of what its kind takes."""
+        values = self.graph.by_id
+        inputs = [values[number] for number in node.inputs if number in values]
+        outputs = [values[number] for number in node.outputs if number in values]
+        if len(inputs) == len(node.inputs) and len(outputs) == len(node.outputs):
+            for text in broken_rules(node, inputs, outputs):
+                self.report(node, text)
+
     def input_count(self, node: Node) -> bool:
-        expected: tuple[int, ...] = (1,)
-        if node.kind in BINARY or node.kind is NodeKind.BATCH_MATRIX_MULTIPLY:
-            expected = (2,)
-        elif node.kind in _WITH_BIAS:
-            expected = (2, 3)
-        elif node.kind in CONCATENATES or node.kind is NodeKind.SCALED_DOT_PRODUCT_ATTENTION:
-            expected = (len(node.inputs),)  # the kind itself says how many
-        if len(node.inputs) not in expected:
-            self.report(node, f"has {len(node.inputs)} inputs; its kind takes {expected[-1]}")
-        return len(node.inputs) in expected
+        most = len(RULES[node.kind].names)
+        least = most - 1 if node.kind in LAYERS else most
+        if not least <= len(node.inputs) <= most:
+            self.report(node, f"has {len(node.inputs)} inputs; its kind takes {most}")
+            return False
+        return True
