@@ -98,7 +98,10 @@ def test_a_program_that_is_none_leaves_no_file_open(
     assert [source.closed for source in opened] == [True, True]
 
 
-def test_a_module_that_is_dropped_leaves_no_file_open(opened: list[ByteSource]) -> None:
+def test_a_module_that_is_dropped_leaves_no_file_open(
+    opened: list[ByteSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pteron.format.source.MAX_COPIED_BYTES", 0)
     module = lib._load_for_executorch(str(DIGITS))
     (source,) = opened
     assert isinstance(source._map, mmap.mmap)

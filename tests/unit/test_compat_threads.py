@@ -16,6 +16,7 @@ from pteron.compat import bindings, bundled
 from pteron.compat import portable_lib as lib
 from pteron.compat import runtime as stand_in
 from pteron.executor.method import Method
+from support import plain_programs
 
 DIGITS = Path(__file__).parents[2] / "demo" / "digits.pte"
 X = [torch.zeros(1, 1, 8, 8)]
@@ -85,8 +86,8 @@ def test_a_call_holds_the_methods_turn_from_inputs_to_outputs(
 
 
 def test_a_run_on_inputs_that_stay_holds_the_turn(turns: dict[str, bool]) -> None:
-    module = load()
-    module.forward(X)
+    module = lib._load_for_executorch(str(plain_programs.doubled().pte))
+    module.forward([torch.ones(2, 3)])
     turns.clear()
     module.plan_execute("forward")
     assert turns == {"run": True, "get_outputs": True}

@@ -22,9 +22,16 @@ from pteron.errors import (
     ProgramPermissionError,
     PteronError,
 )
+from pteron.format import source as source_module
 from pteron.format.source import open_source
 
 DATA = bytes(range(256)) * 40
+
+
+@pytest.fixture
+def mapped_from_the_first_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Map every file: small ones are read otherwise."""
+    monkeypatch.setattr(source_module, "MAX_COPIED_BYTES", 0)
 
 
 @pytest.fixture
@@ -54,9 +61,10 @@ def test_every_kind_gives_the_same_bytes(kind: str, path: Path) -> None:
     assert source.size == len(DATA)
     assert source.view.readonly
     assert source.view.format == "B"
-    assert source.is_mapped == (kind in ("str", "Path"))
+    assert not source.is_mapped  # it is small
 
 
+@pytest.mark.usefixtures("mapped_from_the_first_byte")
 def test_an_open_file_is_mapped(path: Path) -> None:
     with path.open("rb") as file:
         source = open_source(file)
@@ -98,6 +106,7 @@ def test_slices_outlive_the_source(path: Path) -> None:
     assert bytes(part) == DATA[256:512]
 
 
+@pytest.mark.usefixtures("mapped_from_the_first_byte")
 def test_close_gives_the_map_back(path: Path) -> None:
     with open_source(path) as source:
         mapped = weakref.ref(source.view.obj)
@@ -161,3 +170,42 @@ def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
 def test_what_is_no_file_is_refused(data: Any, error: type[PteronError], text: str) -> None:
     with pytest.raises(error, match=text):
         open_source(data)
+
+
+# -- files that change -----------------------------------------------------------------------------
+
+
+def test_a_small_file_and_a_copied_one_do_not_depend_on_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = open_source(path)
+    monkeypatch.setattr(source_module, "MAX_COPIED_BYTES", 0)
+    copied = open_source(path, copy=True)
+    path.write_bytes(b"short")
+    for source in (small, copied):
+        source.check_unchanged()
+        assert bytes(source.view) == DATA
+
+
+@pytest.mark.usefixtures("mapped_from_the_first_byte")
+@pytest.mark.parametrize("what", ["truncated", "rewritten"])
+def test_a_mapped_file_that_was_written_to_is_refused(path: Path, what: str) -> None:
+    source = open_source(path)
+    source.check_unchanged()
+    with path.open("r+b") as file:
+        file.truncate(5) if what == "truncated" else file.write(b"other")
+        os.utime(path, ns=(0, 1))
+    with pytest.raises(InvalidStateError, match="was written to while it was open") as caught:
+        source.check_unchanged()
+    assert 'copy="file"' in str(caught.value)
+
+
+@pytest.mark.usefixtures("mapped_from_the_first_byte")
+def test_a_mapped_file_may_be_replaced_and_deleted(path: Path, tmp_path: Path) -> None:
+    source = open_source(path)
+    other = tmp_path / "other"
+    other.write_bytes(b"other")
+    other.replace(path)
+    path.unlink()
+    source.check_unchanged()
+    assert bytes(source.view) == DATA

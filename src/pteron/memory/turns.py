@@ -26,6 +26,14 @@ class ForkSafeLock:
         self._lock = threading.RLock()
         _locks.add(self)
 
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock, as ``threading.RLock`` does."""
+        return self._lock.acquire(blocking, timeout)
+
+    def release(self) -> None:
+        """Give it back."""
+        self._lock.release()
+
     def __enter__(self) -> bool:
         return self._lock.acquire()
 
