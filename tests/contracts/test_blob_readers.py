@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
+from pteron import Runtime
 from pteron.backends import readers
 from pteron.backends.blob_reader import BlobReader, DelegateBlob
 from pteron.backends.bridge_program import DelegateProgram, write_program
 from pteron.backends.executorch_bridge import ExecutorchBridge
 from pteron.backends.registry import BUILT_IN
+from pteron.errors import NotFoundError
 from pteron.format.schema import AllocationDetails, CompileSpec, ScalarType, Tensor
+from support import cuda_fixtures
 from support.commands import cli
 
 READER = """
@@ -229,3 +232,21 @@ def test_text_of_a_compile_spec_is_never_lost() -> None:
     blob = DelegateBlob("Any", memoryview(b""), specs, "forward", 0)
     assert blob.compile_spec_text("name") == "a\\xff"
     assert blob.compile_spec_text("other") is None
+
+
+def test_a_device_that_is_missing_and_data_that_is_missing_are_told_together() -> None:
+    program = Runtime.get().load_program(
+        cuda_fixtures.pte_path("linear_relu"), device_map={"cuda": "cuda:63"}
+    )
+    with pytest.raises(NotFoundError) as caught:
+        program.load_method()
+    *devices, data = caught.value.problems
+    assert devices
+    assert all("this machine has no cuda:63" in device.message for device in devices)
+    assert data.message.startswith("no data is called 'cuda_fqn_weight:cuda:l.weight', ")
+    assert "'cuda_fqn_weight:cuda:l.bias' in " in data.message
+
+
+def test_a_flat_blob_of_weights_may_be_inside_the_code() -> None:
+    blob = DelegateBlob("CudaBackend", memoryview(b"code\nweights"), (), "forward", 0)
+    assert readers.keys_of(blob) == ["code"]

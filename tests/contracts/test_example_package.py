@@ -12,6 +12,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "tests" / "fixtures" / "example_package"
 
 SCRIPT = """
-import json, sys, torch
+import json, subprocess, sys, torch
 from pteron import PteronError, Runtime
 operator, delegate, damaged = sys.argv[1:]
 runtime = Runtime.get()
@@ -37,6 +38,11 @@ try:
     runtime.load_program(damaged).load_method("forward")
 except PteronError as error:
     results.append(str(error))
+files = [str(path) for path in (delegate, damaged)]
+done = subprocess.run(
+    [sys.executable, "-m", "pteron", "verify", "--json", *files], capture_output=True, text=True
+)
+results.append([file["violations"] for file in json.loads(done.stdout)["files"]])
 results.append("ExampleBackend" in runtime.backend_registry.registered_backend_names)
 print(json.dumps(results))
 """
@@ -67,7 +73,7 @@ def delegate_program(blob: bytes) -> bytes:
     )
 
 
-def run(folder: Path, *site: Path) -> list[object]:
+def run(folder: Path, *site: Path) -> list[Any]:
     """Run the three programs in a process that sees ``site``."""
     x = torch.tensor([3.0, -2.0, 0.5])
     data, _ = one_op("example::leaky_square.out", ["Tensor", "float"], [x, 0.5], [x])
@@ -87,15 +93,18 @@ def run(folder: Path, *site: Path) -> list[object]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: list[object] = json.loads(done.stdout)
+    found: list[Any] = json.loads(done.stdout)
     return found
 
 
 def test_operator_and_delegate_of_an_installed_package_run(installed: Path, tmp_path: Path) -> None:
-    operator, delegate, refusal, known = run(tmp_path, installed)
+    operator, delegate, refusal, violations, known = run(tmp_path, installed)
     assert operator == [9.0, -1.0, 0.25]
     assert delegate == [7.5, -5.0, 1.25]
     assert "ExampleBackend: 3 bytes and 2 values" in str(refusal)
+    (sound, (violation,)) = violations
+    assert sound == []
+    assert violation["message"] == "the blob has 3 bytes; 4 are expected"
     assert known is True
 
 

@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("executorch.exir", reason="executorch's own tables write the programs")
 
 from pteron import Program, PteronError, Runtime
-from pteron.backends import registry
+from pteron.backends import readers, registry
+from pteron.backends.blob_reader import BlobReader, DelegateBlob
 from pteron.errors import (
     BackendMissingError,
     DeviceMissingError,
@@ -149,6 +150,20 @@ def test_all_missing_keys_are_one_problem(opened: Any) -> None:
     shown = ", ".join(map(repr, names[:20]))
     assert error.message == f"no data is called {shown} and 3 more in program.pte"
     assert str(error.hint).endswith("give its .ptd file as data_path")
+
+
+def test_data_of_delegates_is_listed_if_something_else_is_missing_too(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Reader(BlobReader):
+        def keys(self, blob: DelegateBlob) -> list[str]:
+            if bytes(blob.data) != b"a blob":
+                raise ValueError(blob.data)
+            return ["of the delegate"]
+
+    monkeypatch.setitem(readers._readers, "NobodysBackend", Reader())
+    missing = refusal(opened(lacking((BACKEND, DATA)))).problems[1]
+    assert missing.message == "no data is called 'weight', 'of the delegate' in program.pte"
 
 
 def test_data_that_does_not_fit_is_listed_beside_data_that_is_missing(opened: Any) -> None:

@@ -25,19 +25,6 @@ every_architecture = pytest.mark.parametrize(
 )
 
 
-on_the_wheel = pytest.mark.parametrize(
-    "entry",
-    [
-        pytest.param(
-            entry,
-            id=name,
-            marks=[pytest.mark.xfail(reason=entry.wheel)] if entry.wheel else [],
-        )
-        for name, entry in ARCHITECTURES.items()
-    ],
-)
-
-
 def tagged(tag: str) -> Any:
     entries = [entry for entry in ARCHITECTURES.values() if tag in entry.tags]
     return pytest.mark.parametrize("entry", entries, ids=[entry.name for entry in entries])
@@ -84,17 +71,6 @@ def test_pteron_agrees_with_eager(entry: Architecture) -> None:
         assert program.method_names == set(methods)
         for name, spec in methods.items():
             check(entry, name, spec, program.load_method(name).execute)
-
-
-@on_the_wheel
-def test_wheel_agrees_with_eager(entry: Architecture) -> None:
-    """If this one fails too, the exported program is at fault, and not who runs it."""
-    from executorch.extension.pybindings.portable_lib import _load_for_executorch
-
-    file = export_portable(entry)
-    for name, spec in entry.build().items():
-        program = _load_for_executorch(str(file.pte), file.data_path)
-        check(entry, name, spec, lambda inputs, p=program, n=name: p.run_method(n, tuple(inputs)))
 
 
 @tagged("methods")

@@ -121,14 +121,14 @@ def call(kernel: Kernel, args: Sequence[Any], outs: Sequence[Any]) -> Any:
                 del keywords[name]
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if kernel.style is Style.OUT:
+        if kernel.style in (Style.OUT, Style.DEVICE_COPY):
             keywords.update(zip(kernel.out_names, outs, strict=True))
         return kernel.function(*values[: kernel.positional], **keywords)
 
 
 def results_of(kernel: Kernel, returned: Any, outs: Sequence[Any]) -> list[Any]:
     """Return the results of a call: what it filled, or returned."""
-    if kernel.style is Style.OUT:
+    if kernel.style in (Style.OUT, Style.DEVICE_COPY):
         return [t for out in outs for t in (out if isinstance(out, list) else [out])]
     if isinstance(returned, (list, tuple)):
         return [t for t in returned if t is not None]

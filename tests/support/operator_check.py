@@ -179,7 +179,7 @@ def run_kernel(kernel: Kernel, args: Sequence[Any], outs: Sequence[Any]) -> None
         if not (name in kernel.defaults and _same(value, kernel.defaults[name]))
     }
     with torch.inference_mode():
-        if kernel.style is Style.OUT:
+        if kernel.style in (Style.OUT, Style.DEVICE_COPY):
             keywords.update(zip(kernel.out_names, outs, strict=True))
         result = kernel.function(*values[: kernel.positional], **keywords)
         if kernel.style is Style.FUNCTIONAL:

@@ -102,6 +102,11 @@ class BlobReader:
         """
         return None
 
+    def keys(self, blob: DelegateBlob) -> Sequence[str]:
+        """Return the named data that a delegate cannot run without, as far as known."""
+        shape = self.call_shape(blob)
+        return shape.keys if shape is not None else ()
+
 
 def delegate_blob(pte: PteFile, plan: ExecutionPlan, number: int) -> DelegateBlob:
     """Return one of a method's delegates, as a view of the file."""

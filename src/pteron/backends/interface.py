@@ -69,16 +69,6 @@ class BackendInitContext:
             self.delegate_index,
         )
 
-    @property
-    def shared(self) -> dict[Any, Any]:
-        """The former name of ``program_store``."""
-        return self.program_store
-
-    @property
-    def instance(self) -> dict[Any, Any]:
-        """The former name of ``instance_store``."""
-        return self.instance_store
-
 
 class DelegateHandle(ABC):
     """Owns one delegate, initialised and ready to run."""

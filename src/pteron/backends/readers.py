@@ -55,6 +55,13 @@ def call_shape(blob: DelegateBlob) -> CallShape | None:
         return reader.call_shape(blob)
 
 
+def keys_of(blob: DelegateBlob) -> list[str]:
+    """Return the named data that its backend's reader knows a delegate to need."""
+    reader = reader_of(blob.backend_id)
+    with _named(reader, "keys"):
+        return list(reader.keys(blob))
+
+
 @contextmanager
 def _named(reader: BlobReader, method: str) -> Iterator[None]:
     """Turn what a reader raises and did not mean to into a PteronError that names its method.

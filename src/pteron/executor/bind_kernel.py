@@ -8,6 +8,7 @@ the call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,8 +19,9 @@ from pteron.executor.evalue import ValueTable
 from pteron.executor.interpreter import Call
 from pteron.executor.shape_guard import ShapeGuard, by_formula, by_meta_kernel, needs_guard
 from pteron.format.schema import IntList, OptionalTensorList, Tensor, TensorList
+from pteron.kernels.promotion import INTEGERS
 from pteron.kernels.registry import Kernel, Style
-from pteron.memory.hierarchical_allocator import dense_strides
+from pteron.memory.hierarchical_allocator import dense_strides, torch_dtype
 from pteron.program.disasm import format_value
 
 NOT_RESIZABLE = "resize storage that is not resizable"
@@ -38,6 +40,7 @@ class KernelBinder:
     def bind(self, kernel: Kernel, args: Sequence[int]) -> Call:
         """Return the call of ``kernel`` on the values ``args``, in the order of the instruction."""
         self._refuse_constant_results(kernel, args)
+        kernel = self.for_dtypes(kernel, args)
         if not kernel.assumed:
             return self._bind(kernel, args)
         refresh = self._copy_constants(args[: kernel.num_inputs])
@@ -94,6 +97,16 @@ class KernelBinder:
             written = self._write_results(call, outs)
             return self._guarded(kernel, args, call, outs, written)
         return self._resizing(call, kernel, args, outs)
+
+    def for_dtypes(self, kernel: Kernel, args: Sequence[int]) -> Kernel:
+        """Return a kernel with the callable for the element types of a call."""
+        if kernel.float_function is None:
+            return kernel
+        for index in args[: kernel.num_inputs]:
+            value = self._plan.values[index]
+            if isinstance(value, Tensor) and torch_dtype(value) in INTEGERS:
+                return kernel
+        return replace(kernel, function=kernel.float_function)
 
     def inputs(self, kernel: Kernel, args: Sequence[int]) -> list[Any]:
         """Return the converted input values of a call, as they are now."""

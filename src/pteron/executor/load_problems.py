@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
 
+from pteron.backends.blob_reader import delegate_blob
+from pteron.backends.readers import keys_of
 from pteron.errors import DeviceMissingError, NotFoundError, PteronError
 from pteron.executor.nodes import check_operators
 from pteron.format.schema import DelegateCall, ExecutionPlan, Tensor
@@ -31,16 +34,18 @@ def check_loadable(context: LoadContext, plan: ExecutionPlan) -> None:
 
 def find_problems(context: LoadContext, plan: ExecutionPlan) -> Iterator[PteronError]:
     """Yield every independent reason why a method cannot be loaded."""
-    for missing in _missing_devices(context, plan):
+    found = [*_missing_devices(context, plan), *_missing_backends(context, plan)]
+    for missing in found:
         if isinstance(missing, DeviceMissingError):
             missing.hint = missing.hint or context.device_hint(missing.device)
-        yield missing
-    yield from _missing_backends(context, plan)
     try:
         check_operators(plan, context.kernels)
     except PteronError as error:
-        yield error
-    yield from _missing_data(context, plan)
+        found.append(error)
+    yield from found
+    # Backends check the data of their delegates when they read the blobs, which takes time: here
+    # that is done only if no backend will come to it.
+    yield from _missing_data(context, plan, _keys_of_delegates(context, plan) if found else ())
 
 
 def together(problems: Sequence[PteronError], what: str) -> PteronError:
@@ -98,10 +103,9 @@ def _missing_device(
 def _missing_backends(context: LoadContext, plan: ExecutionPlan) -> Iterator[PteronError]:
     """Yield an error for each backend that is not there, in the order of the first calls."""
     calls: dict[str, int] = {}
-    for instruction in plan.instructions:
-        if isinstance(instruction, DelegateCall):
-            backend_id = plan.delegates[instruction.delegate_index].id
-            calls[backend_id] = calls.get(backend_id, 0) + 1
+    for number, times in _called_delegates(plan).items():
+        backend_id = plan.delegates[number].id
+        calls[backend_id] = calls.get(backend_id, 0) + times
     for backend_id, count in calls.items():
         what = f"method {plan.name!r} ({count} delegate call{'s' if count > 1 else ''})"
         try:
@@ -110,7 +114,9 @@ def _missing_backends(context: LoadContext, plan: ExecutionPlan) -> Iterator[Pte
             yield error
 
 
-def _missing_data(context: LoadContext, plan: ExecutionPlan) -> Iterator[PteronError]:
+def _missing_data(
+    context: LoadContext, plan: ExecutionPlan, others: Iterable[str]
+) -> Iterator[PteronError]:
     """Yield one error for all keys that no file has, and one for each whose data does not fit."""
     missing: dict[str, None] = {}
     unfit: dict[str, PteronError] = {}
@@ -128,6 +134,24 @@ def _missing_data(context: LoadContext, plan: ExecutionPlan) -> Iterator[PteronE
             context.bytes_of(value)
         except PteronError as error:
             unfit.setdefault(error.message, error)
+    missing.update((key, None) for key in others if key not in context.data_map)
     if missing:
         yield context.data_map.missing(list(missing))
     yield from unfit.values()
+
+
+def _keys_of_delegates(context: LoadContext, plan: ExecutionPlan) -> Iterator[str]:
+    """Yield the named data that a method's delegates need, as far as their readers know."""
+    for number in _called_delegates(plan):
+        with suppress(PteronError):  # a damaged blob is its backend's to refuse
+            yield from keys_of(delegate_blob(context.pte, plan, number))
+
+
+def _called_delegates(plan: ExecutionPlan) -> dict[int, int]:
+    """Return how often each delegate that is called is called, in the order of the first calls."""
+    calls: dict[int, int] = {}
+    for instruction in plan.instructions:
+        if isinstance(instruction, DelegateCall):
+            number = instruction.delegate_index
+            calls[number] = calls.get(number, 0) + 1
+    return calls

@@ -17,11 +17,20 @@ from torch import Tensor
 from pteron.format.schema import ScalarType
 from pteron.kernels.admission import is_admitted
 from pteron.kernels.aten_audited import AUDITED
-from pteron.kernels.aten_tables import FAST, FAST_NN, RANDOM, SPECIAL
+from pteron.kernels.aten_tables import (
+    CONTIGUOUS_OUTS,
+    FAST,
+    FAST_NN,
+    KEEP_LAYOUT,
+    RANDOM,
+    SPECIAL,
+    WRITES,
+)
 from pteron.kernels.aten_views import VIEW_LISTS, VIEWS, copies_of, copy_of
+from pteron.kernels.promotion import steady, watched
 from pteron.kernels.registry import Kernel, OperatorRegistry, Style
 from pteron.kernels.result_sizes import BOUNDED, RESULT_SIZES
-from pteron.kernels.write import write_list
+from pteron.kernels.write import contiguous_outs, write_list
 
 _Converter = Callable[[Any], Any]
 _FACTORY_ARGUMENTS = frozenset({"device", "layout", "pin_memory"})
@@ -78,8 +87,6 @@ def _with_facts(kernel: Kernel) -> Kernel:
     facts: dict[str, Any] = {"bounded": name in BOUNDED, "result_sizes": RESULT_SIZES.get(name)}
     if name in _REPLACES:
         facts["replaces"] = True
-    if name in _ALSO_WRITTEN:
-        kernel = replace(kernel, also_mutates=_ALSO_WRITTEN[name])
     if name in AUDITED:
         pure = not kernel.random and not kernel.mutated
         return replace(kernel, dense=(), pure=pure, **facts)
@@ -87,8 +94,6 @@ def _with_facts(kernel: Kernel) -> Kernel:
 
 
 _REPLACES = frozenset({"copy_"})
-_ALSO_WRITTEN: dict[str, tuple[int, ...]] = {"native_batch_norm.out": (3, 4)}
-"""What torch's schema is silent of."""
 _DENSE: dict[str, tuple[int, ...]] = {
     "_native_batch_norm_legit.out": (),
     "copy_": (),
@@ -132,7 +137,7 @@ def _out_kernel(name: str, qualified: str, overload: str, schema: Any) -> Kernel
         defaults=_defaults(inputs),
         converters=_converters(inputs),
     )
-    return _specialize(_tagged(kernel, qualified, overload), inputs)
+    return _specialize(_tagged(kernel, qualified, overload), inputs, outs)
 
 
 def _inplace_kernel(name: str, qualified: str, overload: str, schema: Any) -> Kernel:
@@ -183,6 +188,8 @@ def _functional_kernel(
         defaults=_defaults(inputs),
         converters=_converters(inputs),
     )
+    if qualified.startswith("aten::"):
+        kernel = replace(kernel, function=watched(kernel, _kinds(inputs)))
     return _tagged(kernel, qualified, overload)
 
 
@@ -207,13 +214,34 @@ def _functional_overload(overload: str) -> str | None:
     return None
 
 
-def _specialize(kernel: Kernel, inputs: Sequence[Any]) -> Kernel:
-    """Put the callable of the tables in place of torch's."""
+def _specialize(kernel: Kernel, inputs: Sequence[Any], outs: Sequence[Any] = ()) -> Kernel:
+    """Put the callable of the tables in place of torch's, or guard torch's.
+
+    What no table names may compute in the default dtype, and may write wrongly into out tensors
+    that are not contiguous.
+    """
     namespace, _, name = kernel.name.partition("::")
-    if namespace != "aten":
-        return kernel
-    if name in RANDOM:
-        kernel = replace(kernel, random=True)
+    known = _from_tables(kernel, name, inputs) if namespace == "aten" else None
+    found = kernel if known is None else known
+    if namespace == "aten":
+        function = steady(name, found)
+        if function is not None:
+            found = replace(found, function=function, float_function=found.function)
+        elif known is None:
+            found = replace(found, function=watched(found, _kinds(inputs)))
+        found = replace(
+            found,
+            random=found.random or name in RANDOM,
+            also_mutates=WRITES.get(name, found.also_mutates),
+        )
+    guarded = name in CONTIGUOUS_OUTS or (known is None and name not in KEEP_LAYOUT)
+    if guarded and found.style is Style.OUT and all(str(a.type) == "Tensor" for a in outs):
+        found = replace(found, function=contiguous_outs(found.function, found.out_names))
+    return found
+
+
+def _from_tables(kernel: Kernel, name: str, inputs: Sequence[Any]) -> Kernel | None:
+    """Return the kernel that a table has for an ATen operator, or None."""
     base = name.partition(".")[0]
     if name in FAST:
         return replace(kernel, function=getattr(torch._C._VariableFunctions, base))
@@ -225,7 +253,7 @@ def _specialize(kernel: Kernel, inputs: Sequence[Any]) -> Kernel:
         return replace(kernel, function=copies_of(VIEW_LISTS[name]))
     special = SPECIAL.get(name)
     if special is None:
-        return kernel
+        return None
     positional = kernel.positional if special.positional is None else special.positional
     by_keyword = inputs[positional:]
     dependent = special.data_dependent
@@ -264,6 +292,10 @@ def _list_writer(function: Callable[..., Sequence[Tensor]]) -> Callable[..., Non
         write_list(out, function(*args, **kwargs))
 
     return kernel
+
+
+def _kinds(inputs: Sequence[Any]) -> list[str]:
+    return [str(argument.type) for argument in inputs]
 
 
 def _is_written(argument: Any) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pteron.errors import InvalidArgumentError
+from pteron.kernels.promotion import INTEGERS
 from pteron.kernels.write import fit, write
 
 _F: Any = torch._C._VariableFunctions
@@ -244,6 +245,14 @@ def relu(self: Tensor, *, out: Tensor) -> Tensor:
     return result
 
 
+def gelu(self: Tensor, *, approximate: str = "none", out: Tensor) -> Tensor:
+    """Apply GELU; torch writes wrongly into a result that lies neither densely nor as the input."""
+    if out.is_contiguous() or out.stride() == self.stride() or out.shape != self.shape:
+        result: Tensor = _NN.gelu(self, approximate=approximate, out=out)
+        return result
+    return write(out, _NN.gelu(self, approximate=approximate))
+
+
 def isnan(self: Tensor, *, out: Tensor) -> Tensor:
     """Tell which elements are NaN."""
     result: Tensor = _F.ne(self, self, out=out)
@@ -259,8 +268,9 @@ def rsub(self: Tensor, other: Any, *, alpha: Any = 1, out: Tensor) -> Tensor:
 def div_mode(self: Tensor, other: Any, *, rounding_mode: str | None, out: Tensor) -> Tensor:
     """Divide and round.
 
-    The smallest int32 or int64 divided by -1 with truncation ends the process in torch (the
-    quotient does not fit): such divisors are taken out, and the number is negated instead.
+    Integers give floats if nothing rounds, or if the divisor is a float number. The smallest int32
+    or int64 divided by -1 with truncation ends the process in torch (the quotient does not fit):
+    such divisors are taken out, and the number is negated instead.
     """
     if rounding_mode == "trunc" and out.dtype in _WRAPPING:
         negated = other == -1
@@ -269,6 +279,11 @@ def div_mode(self: Tensor, other: Any, *, rounding_mode: str | None, out: Tensor
             return write(out, torch.where(negated, -quotient, quotient))
         if negated:
             return write(out, -self)
+    if self.dtype in INTEGERS and type(other) is not int:
+        if type(other) is float or (rounding_mode is None and other.dtype in INTEGERS):
+            self = self.to(torch.float32)
+    elif self.dtype in INTEGERS and rounding_mode is None:
+        self = self.to(torch.float32)
     result: Tensor = _F.div(self, other, rounding_mode=rounding_mode, out=out)
     return result
 

@@ -30,8 +30,33 @@ def pdist_forward(self: Tensor, p: float = 2.0) -> Tensor:
         raise InvalidArgumentError(
             f"_pdist_forward of shape {tuple(self.shape)}; expected two dimensions"
         )
-    result: Tensor = _aten._pdist_forward.default._op(self, p)
+    result: Tensor = _aten._pdist_forward.default._op(self.contiguous(), p)
     return result
+
+
+def group_norm(
+    input: Tensor,  # noqa: A002 - the schema's name
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *sizes: Any,
+) -> Sequence[Tensor]:
+    """Normalise groups of channels; torch trusts that all of its arguments are dense."""
+    order = torch.channels_last if input.dim() == 4 else torch.contiguous_format
+    if not (input.is_contiguous() or input.is_contiguous(memory_format=order)):
+        input = input.contiguous()  # noqa: A001
+    weight = None if weight is None else weight.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    results: Sequence[Tensor] = _F.native_group_norm(input, weight, bias, *sizes)
+    return results
+
+
+def dense_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function``, with its tensors made contiguous, as torch trusts them to be."""
+
+    def kernel(*args: Any) -> Any:
+        return function(*(a.contiguous() if isinstance(a, Tensor) else a for a in args))
+
+    return kernel
 
 
 # Fourier transforms.

@@ -62,7 +62,7 @@ FAST: frozenset[str] = frozenset(
 FAST_NN: frozenset[str] = frozenset(
     _overloads(
         "out",
-        "avg_pool2d elu gelu glu hardsigmoid hardswish hardtanh leaky_relu log_sigmoid mish silu "
+        "avg_pool2d elu glu hardsigmoid hardswish hardtanh leaky_relu log_sigmoid mish silu "
         "softplus",
     )
 )
@@ -98,6 +98,7 @@ SPECIAL: dict[str, Special] = {
     "relu.out": Special(own.relu),
     "isnan.out": Special(own.isnan),
     "isinf.out": _functional(_F.isinf),
+    "gelu.out": Special(own.gelu, positional=1),
     "_conj_physical.out": Special(_F.conj_physical),
     # Copies and fills.
     "_to_copy.out": Special(own.to_copy),
@@ -149,7 +150,11 @@ SPECIAL: dict[str, Special] = {
     "convolution.out": _functional(_F.convolution),
     "convolution_backward.out": Special(layers.convolution_backward),
     "native_layer_norm.out": _functional(_F.native_layer_norm),
-    "native_group_norm.out": _functional(_F.native_group_norm),
+    "native_group_norm.out": _functional(layers.group_norm),
+    "_embedding_bag.out": _functional(layers.dense_inputs(_ops._embedding_bag.default._op)),
+    "_embedding_bag_forward_only.out": _functional(
+        layers.dense_inputs(_ops._embedding_bag_forward_only.default._op)
+    ),
     "native_dropout.out": _functional(_F.native_dropout),
     "_native_batch_norm_legit.out": Special(layers.batch_norm_legit),
     "_native_batch_norm_legit.no_stats_out": Special(layers.batch_norm_no_stats),
@@ -159,9 +164,33 @@ SPECIAL: dict[str, Special] = {
     "_pdist_forward.out": _functional(layers.pdist_forward),
     "grid_sampler_2d.out": _functional(_F.grid_sampler_2d),
     "max_pool2d_with_indices_backward.grad_input": Special(layers.max_pool2d_backward),
+    # Losses, whose out variants need room for every element before they reduce.
+    **{
+        f"{name}.out": _functional(getattr(_NN, name))
+        for name in ("huber_loss", "mse_loss", "smooth_l1_loss", "soft_margin_loss")
+    },
+    "binary_cross_entropy.out": _functional(_NN.binary_cross_entropy),
     "upsample_nearest2d.vec_out": Special(layers.upsample_nearest2d),
     "upsample_bilinear2d.vec_out": Special(layers.upsample_bilinear2d),
 }
 
 RANDOM: frozenset[str] = frozenset({"rand.out", "randn.out", "native_dropout.out"})
 """Operators that draw from the generator and do not carry torch's tag for it."""
+
+WRITES: dict[str, tuple[int, ...]] = {"native_batch_norm.out": (3, 4)}
+"""Inputs that an operator changes without a word of it in its schema: running statistics."""
+
+CONTIGUOUS_OUTS: frozenset[str] = frozenset(
+    _overloads(
+        "out",
+        "_log_softmax _softmax linear matmul reflection_pad2d reflection_pad3d replication_pad2d "
+        "replication_pad3d tril triu",
+    )
+)
+"""Operators of the tables above that write rightly into contiguous out tensors only."""
+
+KEEP_LAYOUT: frozenset[str] = frozenset(
+    _overloads("out", "max_pool2d_with_indices upsample_bilinear2d upsample_nearest2d")
+)
+"""Operators that no table names and that write rightly into any out tensor: tests hold them to
+it. All others get a contiguous one."""

@@ -62,6 +62,26 @@ def as_strided(
     return self.as_strided(size, stride, self.storage_offset() + first)
 
 
+def view_as_complex(self: Tensor) -> Tensor:
+    """Return pairs of numbers as complex ones: a view, or a copy where strides cannot express it.
+
+    torch asks for pairs side by side, at even distances.
+    """
+    strides = self.stride()
+    *outer, inner = strides or (1,)
+    if inner != 1 or self.storage_offset() % 2 or any(step % 2 for step in outer):
+        self = self.clone(memory_format=torch.contiguous_format)
+    return torch.view_as_complex(self)
+
+
+def view_dtype(self: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the bytes of each row as another type: a view, or a copy if rows are not dense."""
+    try:
+        return self.view(dtype)
+    except RuntimeError:
+        return self.clone(memory_format=torch.contiguous_format).view(dtype)
+
+
 VIEWS: dict[str, Callable[..., Tensor]] = {
     "alias_copy.out": alias,
     "as_strided_copy.out": as_strided,
@@ -81,9 +101,9 @@ VIEWS: dict[str, Callable[..., Tensor]] = {
     "transpose_copy.int_out": torch.transpose,
     "unfold_copy.out": torch.Tensor.unfold,
     "unsqueeze_copy.out": torch.unsqueeze,
-    "view_as_complex_copy.out": torch.view_as_complex,
+    "view_as_complex_copy.out": view_as_complex,
     "view_as_real_copy.out": torch.view_as_real,
-    "view_copy.dtype_out": torch.Tensor.view,
+    "view_copy.dtype_out": view_dtype,
     "view_copy.out": torch.reshape,
     "_reshape_alias_copy.out": lambda self, size, stride: torch.reshape(self, size),
     "_unsafe_view.out": torch.reshape,

@@ -281,7 +281,7 @@ def gated_delta_rule(
     token; the state is (batch, heads, key size, value size). Several query heads may share a state.
     """
     batch, heads, length, width = key.shape
-    queries = query.reshape(batch, heads, -1, length, width)
+    queries = query.reshape(batch, heads, query.shape[1] // heads, length, width)
     factors = decay.unsqueeze(-1) if decay.dim() == 3 else decay
     state = initial_state.clone()
     outputs = []

@@ -101,6 +101,10 @@ class Kernel:
     """Whether the function, called on tensors without values, gives results of the right shapes and
     does nothing else: those of torch's own operators."""
 
+    float_function: Callable[..., Any] | None = None
+    """A faster callable for calls without a tensor of integers, which it would compute in torch's
+    default dtype."""
+
     result_sizes: Callable[..., Sequence[tuple[int, ...]]] | None = None
     """Takes the inputs, the sizes of each tensor in its place, and returns those of the results."""
     bounded: bool = False

@@ -187,7 +187,7 @@ def dequantize_int4_tensor(
     output_dtype: int = _BFLOAT16,
 ) -> Tensor:
     """Unpack (n, k/2) bytes, low half first, with scales and zero points of shape (groups, n)."""
-    packed = qdata.view(torch.uint8)
+    packed = qdata.contiguous().view(torch.uint8)
     values = torch.stack((packed & 0x0F, packed >> 4), dim=-1).to(torch.float32)
     grouped = values.reshape(packed.shape[0], -1, group_size)
     zeros = zero_point.t().to(torch.float32).unsqueeze(-1)
@@ -219,11 +219,16 @@ def dequantize_nvfp4(
     output_dtype: int = _FLOAT,
 ) -> Tensor:
     """Unpack E2M1 values, low half of a byte first, with float8 block scales and one more scale."""
-    packed = qdata.view(torch.uint8)
+    packed = qdata.contiguous().view(torch.uint8)
     table = _fp4_table(packed.device)
     codes = torch.stack((packed & 0x0F, packed >> 4), dim=-1).flatten(1)
     blocks = table[codes.to(torch.int64)].reshape(packed.shape[0], -1, block_size)
-    factors = scale.view(torch.float8_e4m3fn).to(torch.float32).reshape(packed.shape[0], -1, 1)
+    factors = (
+        scale.contiguous()
+        .view(torch.float8_e4m3fn)
+        .to(torch.float32)
+        .reshape(packed.shape[0], -1, 1)
+    )
     values = blocks * (per_tensor_scale * factors)
     return values.flatten(1).to(TORCH_DTYPES[output_dtype])
 

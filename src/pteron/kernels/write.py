@@ -7,13 +7,16 @@ shape. A result that does not fit the storage is refused by torch ("storage that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 _resize_ = torch.Tensor.resize_
 _copy_ = torch.Tensor.copy_
+_is_contiguous = torch.Tensor.is_contiguous
+_torch_empty = torch.empty
 
 
 def fit(out: Tensor, shape: Sequence[int]) -> Tensor:
@@ -43,3 +46,22 @@ def write_list(outs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         )
     for out, result in zip(outs, results, strict=True):
         write(out, result)
+
+
+def contiguous_outs(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """Return an out variant that writes through a copy into out tensors that are not contiguous.
+
+    Some of torch's write as if they were, past the end of the tensor even (``tril``), or give the
+    out tensor other strides than its slot has.
+    """
+
+    def kernel(*args: Any, **options: Any) -> Any:
+        outs = [options[name] for name in names]
+        if all(map(_is_contiguous, outs)):
+            return function(*args, **options)
+        fresh = [_torch_empty(out.shape, dtype=out.dtype, device=out.device) for out in outs]
+        function(*args, **{**options, **dict(zip(names, fresh, strict=True))})
+        write_list(outs, fresh)
+        return None
+
+    return kernel

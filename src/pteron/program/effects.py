@@ -54,6 +54,8 @@ class Effects:
     """(return, argument): a return value that stands for an argument. Nothing is written to it."""
     assumed: bool = False
     """Whether ``updates`` are what nobody states: the operator may change them, or not."""
+    guessed: bool = False
+    """Whether even the border between arguments and results is a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Access:
     """(return, argument) where an in-place operator's return has a value of its own."""
     assumed: bool = False
     """Whether ``updates`` are what nobody states: the operator may change them, or not."""
+    guessed: bool = False
+    """Whether even the border between arguments and results is a guess."""
 
 
 def expand(plan: ExecutionPlan, index: int) -> Iterator[int]:
@@ -124,7 +128,14 @@ def call_access(plan: ExecutionPlan, args: Sequence[int], effects: Effects) -> A
         if args[result] != args[source] and isinstance(plan.values[args[result]], Tensor)
     )
     return Access(
-        reads, written, changed, effects.replaces, bool(effects.views), repeats, effects.assumed
+        reads,
+        written,
+        changed,
+        effects.replaces,
+        bool(effects.views),
+        repeats,
+        effects.assumed,
+        effects.guessed,
     )
 
 
@@ -237,7 +248,8 @@ def _conventional(plan: ExecutionPlan, name: str, args: Sequence[int]) -> Effect
     if name in _PLACEHOLDERS:
         writes = ()
     if not trusted or not (is_out or name in _ALSO_CHANGED or base in _FUNCTIONAL):
-        return Effects(first, writes=writes, updates=tuple(range(first)), assumed=True)
+        updates = tuple(range(first))
+        return Effects(first, writes=writes, updates=updates, assumed=True, guessed=not is_out)
     also = tuple(p for p in _ALSO_CHANGED.get(name, ()) if p < first)
     return Effects(first, writes=writes, updates=also)
 

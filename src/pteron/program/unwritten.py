@@ -56,7 +56,7 @@ def find_unwritten(
     state: set[int] = set()
     written: set[int] = set()
     maybe_written: set[int] = set()
-    """What delegates are given before anything else sets it: a result, or a silent view."""
+    """What a delegate or unknown operator is given before anything sets it: perhaps a result."""
     set_at: dict[int, int] = dict.fromkeys(inputs, -1)
     used_at: dict[int, int] = {}
     overwritten: set[int] = set()
@@ -83,7 +83,9 @@ def find_unwritten(
         state.update(i for i in reads if i in candidates and i not in written)
         for index in step.updates:
             index = repeats.get(index, index)
-            if index in candidates and index not in written:
+            if step.guessed and index not in written:
+                maybe_written.add(index)  # a result, or state
+            elif index in candidates and index not in written:
                 (overwritten if step.overwrites else state).add(index)
             elif not step.assumed and viewed.get(index, index) in constants:
                 state.add(viewed.get(index, index))

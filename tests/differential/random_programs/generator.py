@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from math import prod
 
 import torch
 
@@ -184,7 +185,8 @@ def _add_silent(s: Sketch) -> None:
     ]
     if found:
         source = s.rng.choice(found[-5:])
-        s.silent_view(source, draws.other_shape(s, s.values[source].shape))
+        if s.tensors[source].numel() == prod(s.values[source].shape):  # not one that has grown
+            s.silent_view(source, draws.other_shape(s, s.values[source].shape))
 
 
 def _add_branch(s: Sketch, weights: list[float]) -> None:

@@ -12,17 +12,19 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pteron.backends.cuda.shared_object import SharedObject
 from pteron.errors import (
     DelegateInvalidCompatibilityError,
     DelegateInvalidHandleError,
     InternalError,
     PteronError,
 )
+
+if TYPE_CHECKING:
+    from pteron.backends.cuda.shared_object import SharedObject
 
 
 class ConstantKind(IntEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pteron.backends.blob_reader import BlobReader, DelegateBlob, NativeCode
+from pteron.backends.cuda.blob import parse_payload
 from pteron.backends.cuda.describe import describe, method_name_of, violations
 from pteron.errors import NotFoundError
 from pteron.program.data_map import NamedDataMap
@@ -26,6 +27,11 @@ class CudaReader(BlobReader):
             except NotFoundError:  # its code is in a data file
                 return ()
         return found
+
+    def keys(self, blob: DelegateBlob) -> Sequence[str]:
+        """Return all keys but that of a flat blob of weights, which the code may hold itself."""
+        payload = parse_payload(blob.data, method_name=method_name_of(blob), where=blob.where)
+        return [key for key in payload.keys if key != payload.weights_key]
 
     def native_code(self, blob: DelegateBlob, named_data: NamedDataMap) -> NativeCode:
         """Describe the shared object."""

@@ -119,11 +119,11 @@ class XnnpackDelegate(DelegateHandle):
             blob,
             context.named_data,
             context.device,
-            context.shared,
+            context.program_store,
             owner=(context.method_name, context.delegate_index),
         )
         key = (XnnpackBackend.id, "buffers", str(context.device))
-        self._pool: BufferPool = context.instance.setdefault(key, BufferPool(context.device))
+        self._pool: BufferPool = context.instance_store.setdefault(key, BufferPool(context.device))
 
     @property
     def closed(self) -> bool:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from pteron.executor.nodes import Node
-from pteron.executor.passes.lowering import Lowering, Reason, lies_alike
+from pteron.executor.passes.lowering import Lowering, Reason, lies_alike, share_memory
 from pteron.format.schema import Tensor
 from pteron.kernels.registry import Kernel, Style
 from pteron.program.graph import UNUSED
@@ -235,7 +235,10 @@ class _Elider:
         target = lowering.tensor(copy)
         assert kernel.view is not None
         try:
-            view: torch.Tensor = kernel.view(*lowering.binder.inputs(kernel, node.args))
+            inputs = lowering.binder.inputs(kernel, node.args)
+            view: torch.Tensor = kernel.view(*inputs)
+            if not share_memory(view, inputs[0]):
+                return None
             views = {copy: view}
             for member in family[1:]:
                 views[member] = view.view(lowering.sizes(member))

@@ -11,7 +11,7 @@ import torch
 
 from pteron.executor.bind_kernel import write_result
 from pteron.executor.nodes import Node
-from pteron.executor.passes.lowering import Lowering, Reason, lies_alike
+from pteron.executor.passes.lowering import Lowering, Reason, lies_alike, share_memory
 from pteron.format.schema import Tensor
 from pteron.kernels.registry import Kernel, Style
 from pteron.memory.hierarchical_allocator import fixed_slot, typed
@@ -30,7 +30,7 @@ def fold_constants(lowering: Lowering) -> None:
         out = node.args[kernel.num_inputs]
         if not _is_constant(lowering, node, kernel, known) or not _is_free(lowering, out):
             continue
-        if _fold(lowering, node, kernel):
+        if _fold(lowering, node, lowering.binder.for_dtypes(kernel, node.args)):
             known.add(out)
             known.update(view for view, of in lowering.graph.view_sources.items() if of == out)
             lowering.leave_out(node, "fold_constants", Reason.FOLDED)
@@ -82,8 +82,10 @@ def _fold(lowering: Lowering, node: Node, kernel: Kernel) -> bool:
             result = kernel.view(*inputs)
             fits = result.shape == target.shape and result.dtype == target.dtype
             alike = fits and result.device == target.device
-            if alike and (lies_alike(result, target) or not lowering.is_wanted_dense(index)):
-                return _give(lowering, index, result, is_file_memory=True)
+            is_view = isinstance(inputs[0], torch.Tensor) and share_memory(result, inputs[0])
+            if alike and is_view:
+                if lies_alike(result, target) or not lowering.is_wanted_dense(index):
+                    return _give(lowering, index, result, is_file_memory=True)
         if value.nbytes > MAX_FOLDED_TENSOR_BYTES:
             return False
         memory = torch.empty(value.nbytes, dtype=torch.uint8, device=target.device)

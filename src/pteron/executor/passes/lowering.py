@@ -194,3 +194,8 @@ def lies_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
         size <= 1 or a == b
         for size, a, b in zip(one.shape, one.stride(), other.stride(), strict=True)
     )
+
+
+def share_memory(view: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether a view really lies in its source's memory: reshaping may have made a copy."""
+    return view.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()
