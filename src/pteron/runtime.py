@@ -29,6 +29,7 @@ from pteron.format.ptd import PtdFile, read_ptd
 from pteron.format.pte import PteFile, read_pte
 from pteron.format.schema import ExecutionPlan, KernelCall
 from pteron.format.source import ByteSource, SourceData, open_source
+from pteron.memory.turns import ForkSafeLock
 from pteron.program.data_map import NamedDataMap
 from pteron.program.device_tag import canonical_tag
 from pteron.program.html import heading, values_table
@@ -54,6 +55,9 @@ DataPaths: TypeAlias = SourceData | Sequence[SourceData] | None
 
 NativeCode: TypeAlias = Literal["allow", "refuse"]
 """Whether delegates may run machine code that a file carries."""
+
+Copying: TypeAlias = Literal["small", "file"]
+"""Which files are read when they are opened: small ones, or any."""
 
 
 class Verification(enum.Enum):
@@ -96,7 +100,7 @@ class Program:
         self._settings = Settings(device_map, native_code, optimize, kernels, backends)
         self._context: LoadContext | None = None
         self._methods: dict[str, pteron.Method] = {}
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._closed = False
 
     # -- what the file says --------------------------------------------------------------------
@@ -168,17 +172,17 @@ class Program:
             method = self._methods.get(name)
             if method is None or method.closed:
                 method = self._methods[name] = self._load(name, private=False)
-            if capture:
-                method.capture()
-            return method
+        if capture:
+            method.capture()
+        return method
 
     def new_method(self, name: str = "forward", *, capture: bool = False) -> pteron.Method:
         """Load a new instance of a method, with scratch, state and delegates of its own."""
         with self._lock:
             method = self._load(name, private=True)
-            if capture:
-                method.capture()
-            return method
+        if capture:
+            method.capture()
+        return method
 
     def _load(self, name: str, *, private: bool) -> pteron.Method:
         if self._closed:
@@ -228,14 +232,15 @@ class Program:
             if self._closed:
                 return
             self._closed = True
-            for method in self._methods.values():
-                method.close()
+            methods, context = list(self._methods.values()), self._context
             self._methods.clear()
-            if self._context is not None:
-                self._context.memory.close()
-                self._context.constants.clear()
-                self._context.shared.clear()
-                self._context = None
+            self._context = None
+        for method in methods:  # without the lock: a method waits for its turn
+            method.close()
+        if context is not None:
+            context.memory.close()
+            context.constants.clear()
+            context.shared.clear()
 
     def __enter__(self) -> Program:
         return self
@@ -308,6 +313,7 @@ class Runtime:
         *,
         verification: Verification = Verification.InternalConsistency,
         data_path: DataPaths = None,
+        copy: Copying = "small",
         device_map: pteron.DeviceMapping | None = None,
         native_code: NativeCode = "allow",
         optimize: bool = True,
@@ -320,6 +326,10 @@ class Runtime:
             data: A path, bytes, bytearray, memoryview or binary file object.
             verification: Accepted for executorch's sake; everything is always checked.
             data_path: The ``.ptd`` file or files that hold what the program keeps outside.
+            copy: What is read when the file is opened. ``"small"``: files up to 4 MiB; larger ones
+                are mapped, and must not be written to while the program is open: a run then raises,
+                and a file that is cut short during a run ends the process. ``"file"``: any file,
+                which costs its size in memory. Replacing or deleting a file is always safe.
             device_map: Moves what the program puts on one device to another, such as
                 ``{"cpu": "cuda"}``.
             native_code: ``"refuse"`` keeps delegates from running machine code in the file.
@@ -340,9 +350,12 @@ class Runtime:
         del verification
         check_settings(device_map, native_code, kernels, backends)
         begin = time.perf_counter()
-        sources = [open_source(data)]
+        if copy not in ("small", "file"):
+            raise InvalidArgumentError(f"copy is 'small' or 'file', got {copy!r}")
+        whole = copy == "file"
+        sources = [open_source(data, copy=whole)]
         try:
-            sources += [open_source(path) for path in _data_sources(data_path)]
+            sources += [open_source(path, copy=whole) for path in _data_sources(data_path)]
             program = Program(
                 sources[0],
                 sources[1:],

@@ -63,6 +63,7 @@ class TensorInput:
         self._device = table.devices[index]
         self._binds = bind
         self._dense = dense
+        self._written = index in table.memory_plan.graph.updated
         self._unbound = value.shape_dynamism is TensorShapeDynamism.DYNAMIC_UNBOUND
         self._static = value.shape_dynamism is TensorShapeDynamism.STATIC
 
@@ -106,7 +107,7 @@ class TensorInput:
         if given.layout is not torch.strided or given.device != self._slot.device:
             self._refuse_unreadable(given)
             given = self._dense_copy(given)
-        elif self._dense and not self._lies_dense(given):
+        elif (self._dense and not self._lies_dense(given)) or (self._written and _overlaps(given)):
             given = self._dense_copy(given)
         self._slot.set_(given.detach())  # type: ignore[call-overload]
 
@@ -262,6 +263,13 @@ def as_tensor(given: Any, what: str, expected: str) -> torch.Tensor:
         f"{what} takes {expected}, got {short(given)}",
         hint="give a tensor or an array"
         + (": torch.tensor(...)" if isinstance(given, (list, tuple, int, float)) else ""),
+    )
+
+
+def _overlaps(given: torch.Tensor) -> bool:
+    """Whether several elements of a tensor are one place in memory, as in an expanded one."""
+    return any(
+        size > 1 and step == 0 for size, step in zip(given.shape, given.stride(), strict=True)
     )
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from pteron.format.schema import (
     ExecutionPlan,
     Tensor,
 )
+from pteron.format.source import ByteSource
 from pteron.kernels.registry import OperatorRegistry
 from pteron.memory.device_map import DeviceMap
 from pteron.memory.program_memory import ProgramMemory
@@ -95,6 +97,17 @@ class LoadContext:
     """State that delegates of the program's methods name alike; an independent instance has its
     own (DESIGN, S2)."""
 
+    def check_files(self) -> None:
+        """Raise InvalidStateError if a mapped file was written to since it was opened."""
+        for source in self.mapped:
+            source.check_unchanged()
+
+    @cached_property
+    def mapped(self) -> tuple[ByteSource, ...]:
+        """The files of which parts are read when they are used."""
+        sources = (self.pte.source, *(ptd.source for ptd in self.data_map.ptds))
+        return tuple(source for source in sources if source.is_mapped)
+
     def bytes_of(self, tensor: Tensor) -> memoryview:
         """Return the bytes of a constant, or the initial bytes of a mutable tensor."""
         read = constant_bytes if tensor.is_constant else initial_bytes
@@ -129,6 +142,7 @@ def _load(
     private: bool,
 ) -> Method:
     """Load a method; ``delegates`` is filled as it goes, so that the caller can close them."""
+    context.check_files()
     verify_method(context.pte, context.verified, plan.name)
     check_loadable(context, plan)
     nodes = context.nodes.of(plan.name)

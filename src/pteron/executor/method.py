@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType, TracebackType
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import torch
 
@@ -28,6 +28,7 @@ from pteron.executor.first_run import FirstRuns, repair
 from pteron.executor.inputs import input_takers
 from pteron.executor.interpreter import Observer, StepFailed, run, run_observed
 from pteron.executor.isolation import isolated
+from pteron.executor.memory_use import MemoryUse
 from pteron.executor.outputs import Outputs
 from pteron.executor.passes import LeftOut
 from pteron.executor.signature import Signature, ValueInfo
@@ -36,6 +37,9 @@ from pteron.memory.program_memory import BufferReport, MethodMemory
 from pteron.program.disasm import format_window
 from pteron.program.html import heading, values_table
 from pteron.program.method_meta import MethodMeta
+
+if TYPE_CHECKING:
+    from pteron.executor.load import LoadContext
 
 Inputs: TypeAlias = "Sequence[Any] | Mapping[str, Any] | torch.Tensor"
 """The inputs of a call: in order, by name, or a single tensor or array."""
@@ -60,14 +64,14 @@ class Method:
         bound: BoundPlan,
         memory: MethodMemory,
         delegates: Mapping[int, DelegateHandle],
-        keep_alive: object,
+        context: LoadContext,
     ) -> None:
         self._metadata = metadata
         self._table = table
         self._bound = bound
         self._memory = memory
         self._delegates = dict(delegates)
-        self._keep_alive = keep_alive
+        self._keep_alive = context  # the file, and what the program's methods share
         self._signature = Signature(table.plan)
         self.__signature__ = self._signature.python_signature()
         self._inputs = input_takers(table, self._signature.inputs, bound.dense_inputs)
@@ -75,9 +79,11 @@ class Method:
         self._blocks = bound.blocks
         self._captured: Captured | None = None
         self._first_runs: FirstRuns | None = FirstRuns(table, bound.blocks)
-        self._given = not any(table.is_tensor(index) for index in table.plan.inputs)
+        self._takes_tensors = any(table.is_tensor(index) for index in table.plan.inputs)
+        self._given = not self._takes_tensors
         self._has_outputs = False
         self._lent = False
+        self._use = MemoryUse(table, memory)
         self._closed = False
 
     # -- running ---------------------------------------------------------------------------------
@@ -123,7 +129,11 @@ class Method:
         return self.execute(self._signature.of_call(args, kwargs))
 
     def set_inputs(self, inputs: Inputs) -> None:
-        """Give the inputs of the next :meth:`run`; they stay until others are given."""
+        """Give the inputs of the next :meth:`run`.
+
+        They are there for one run. Another run takes them again if nothing was written over them:
+        by this method, or by one that shares its memory.
+        """
         with self._memory.lock, isolated():
             self._set_inputs(inputs)
 
@@ -132,6 +142,8 @@ class Method:
 
         Raises:
             InvalidArgumentError: The method takes tensors and none was given yet.
+            InvalidStateError: The inputs that were given have been overwritten since, or the call
+                came from inside a run of a method that shares the memory.
 
         """
         with self._memory.lock, isolated():
@@ -141,7 +153,7 @@ class Method:
         """Return what the last run left in the outputs.
 
         Raises:
-            InvalidStateError: There was no run yet.
+            InvalidStateError: There was no run yet, or the outputs have been overwritten since.
 
         """
         with self._memory.lock, isolated():
@@ -151,6 +163,7 @@ class Method:
                     f"method {self.name!r} has not run yet: it has no outputs",
                     hint="call run() first, or execute(inputs)",
                 )
+            self._use.check_outputs(self.name)
             return self._outputs.collect(borrow=self._lend(borrow))
 
     def turn(self) -> AbstractContextManager[object]:
@@ -175,8 +188,8 @@ class Method:
             )
         if len(inputs) != len(self._inputs):
             raise self._signature.wrong_number(len(inputs))
-        if self._lent:  # an input may be a view of memory that another input is copied to
-            inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+        inputs = self._use.protect(inputs, lent=self._lent)
+        self._use.take_inputs(self.name)
         with torch.inference_mode():
             for put, given in zip(self._inputs, inputs, strict=True):
                 put(given)
@@ -189,6 +202,18 @@ class Method:
                 f"method {self.name!r} has not been given its inputs",
                 hint="call set_inputs(inputs) first, or execute(inputs)",
             )
+        self._keep_alive.check_files()
+        turn = self._memory.lock
+        self._use.begin_run(self.name)
+        turn.running = self.name
+        try:
+            self._run_and_check(observer)
+        finally:
+            turn.running = None
+        self._use.end_run()
+        self._has_outputs = True
+
+    def _run_and_check(self, observer: Observer | None) -> None:
         self._outputs.prepare()
         try:
             with torch.inference_mode():
@@ -199,7 +224,6 @@ class Method:
                         self._bound.finish()
         except StepFailed as failure:
             self._fail(failure)
-        self._has_outputs = True
 
     def _run_blocks(self, observer: Observer | None) -> None:
         if observer is not None:
@@ -254,6 +278,8 @@ class Method:
                         tensor.copy_(value)
             self._blocks = self._captured.blocks
             self._first_runs = None
+            # Warming up has run on inputs of zeros.
+            self._given, self._has_outputs = not self._takes_tensors, False
 
     @property
     def is_captured(self) -> bool:
@@ -419,8 +445,7 @@ class Method:
             if self._closed:
                 return
             self._closed = True
-            for handle in self._delegates.values():
-                handle.close()
+            handles = list(self._delegates.values())
             self._delegates.clear()
             self._table.values.clear()
             self._table.state.clear()
@@ -428,6 +453,8 @@ class Method:
             self._blocks, self._captured, self._first_runs = (), None, None
             self._inputs = []
             self._memory.allocator.arenas.clear()
+        for handle in handles:  # without the turn: it is a backend's own code
+            handle.close()
 
     def __enter__(self) -> Method:
         return self

@@ -26,6 +26,32 @@ SourceData: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview 
 """What a caller may hand over as a file."""
 
 
+MAX_COPIED_BYTES = 4 << 20
+"""A file up to this size is read when it is opened; a larger one is mapped. Reading 4 MiB takes
+about a millisecond, and what is read no longer depends on the file."""
+
+
+class _Stamp:
+    """Owns a descriptor of a mapped file, and knows its size and time when it was opened."""
+
+    __slots__ = ("_descriptor", "_known")
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = os.dup(descriptor)
+        self._known = self._now()
+
+    def _now(self) -> tuple[int, int]:
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns
+
+    def has_changed(self) -> bool:
+        return self._now() != self._known
+
+    def __del__(self) -> None:
+        with suppress(OSError, AttributeError):
+            os.close(self._descriptor)
+
+
 class ByteSource:
     """Owns the bytes of one file: a read-only map, or bytes in memory.
 
@@ -33,11 +59,17 @@ class ByteSource:
     to the system as soon as the last slice of it is gone.
     """
 
-    __slots__ = ("_map", "_view", "name", "path", "size")
+    __slots__ = ("_map", "_stamp", "_view", "name", "path", "size")
 
     def __init__(
-        self, data: bytes | memoryview | mmap.mmap, *, name: str, path: Path | None = None
+        self,
+        data: bytes | memoryview | mmap.mmap,
+        *,
+        name: str,
+        path: Path | None = None,
+        stamp: _Stamp | None = None,
     ) -> None:
+        self._stamp = stamp
         self._map = data if isinstance(data, mmap.mmap) else None
         self._view: memoryview | None = memoryview(data).toreadonly()
         self.name = name
@@ -56,6 +88,19 @@ class ByteSource:
     def is_mapped(self) -> bool:
         """Whether the bytes are a map of a file and cost no private memory."""
         return self._map is not None
+
+    def check_unchanged(self) -> None:
+        """Raise InvalidStateError if a mapped file was written to since it was opened.
+
+        Replacing the file under its name, or deleting it, does not touch what is mapped.
+        """
+        if self._stamp is not None and self._stamp.has_changed():
+            raise InvalidStateError(
+                f"{self.name} was written to while it was open: what is in memory is no longer "
+                "what was checked",
+                hint="write a new file and rename it over the old one, or open the program with "
+                'copy="file"',
+            )
 
     @property
     def closed(self) -> bool:
@@ -88,11 +133,13 @@ class ByteSource:
         return f"ByteSource({self.name!r}, {state})"
 
 
-def open_source(data: SourceData) -> ByteSource:
-    """Open a path (mapped), bytes, a bytearray, a memoryview, or a binary file object.
+def open_source(data: SourceData, *, copy: bool = False) -> ByteSource:
+    """Open a path, bytes, a bytearray, a memoryview, or a binary file object.
 
-    Memory that its owner could change (bytearray, a writable memoryview) is copied. A file object
-    that stands at the start of a regular file is mapped; any other is read to its end.
+    A file larger than :data:`MAX_COPIED_BYTES` is mapped, a smaller one read; ``copy`` reads it
+    whatever its size. Memory that its owner could change (bytearray, a writable memoryview) is
+    copied. A file object that stands at the start of a regular file is taken as that file; any
+    other is read to its end.
     """
     if isinstance(data, bytes):
         return ByteSource(data, name="<bytes>")
@@ -101,9 +148,9 @@ def open_source(data: SourceData) -> ByteSource:
     if isinstance(data, memoryview):
         return ByteSource(_own_view(data), name="<memoryview>")
     if isinstance(data, (str, os.PathLike)):
-        return _open_path(data)
+        return _open_path(data, copy=copy)
     if hasattr(data, "read"):
-        return _open_file_object(data)
+        return _open_file_object(data, copy=copy)
     raise InvalidTypeError(
         "expected a path, bytes, bytearray, memoryview or a file object opened for binary reading, "
         f"got {'None' if data is None else type(data).__name__}"
@@ -116,7 +163,7 @@ def _own_view(data: memoryview) -> bytes | memoryview:
     return data if data.format == "B" and data.ndim == 1 else data.cast("B")
 
 
-def _open_path(path: str | os.PathLike[str]) -> ByteSource:
+def _open_path(path: str | os.PathLike[str], *, copy: bool) -> ByteSource:
     name = os.fspath(path)
     if not isinstance(name, str):
         raise InvalidTypeError(f"a path is a str, got {type(name).__name__} {name!r}")
@@ -126,7 +173,7 @@ def _open_path(path: str | os.PathLike[str]) -> ByteSource:
     except (OSError, ValueError) as error:
         raise _access_error(name, error) from None
     try:
-        source = _map_descriptor(descriptor, name)
+        source = _map_descriptor(descriptor, name, copy=copy)
         source.path = Path(name).absolute()
         return source
     finally:
@@ -136,7 +183,7 @@ def _open_path(path: str | os.PathLike[str]) -> ByteSource:
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
-def _map_descriptor(descriptor: int, name: str) -> ByteSource:
+def _map_descriptor(descriptor: int, name: str, *, copy: bool) -> ByteSource:
     status = os.fstat(descriptor)
     if stat.S_ISDIR(status.st_mode):
         raise _access_error(name, IsADirectoryError(errno.EISDIR, ""))
@@ -148,14 +195,36 @@ def _map_descriptor(descriptor: int, name: str) -> ByteSource:
         )
     if status.st_size == 0:  # an empty file cannot be mapped
         return ByteSource(b"", name=name)
+    if copy or status.st_size <= MAX_COPIED_BYTES:
+        return ByteSource(_read(descriptor, status.st_size, name), name=name)
     try:
         # A private map: should anybody write to a constant after all, the process gets pages of
         # its own. A read-only map would end it.
-        return ByteSource(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY), name=name)
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+        return ByteSource(mapped, name=name, stamp=_Stamp(descriptor))
     except (OSError, ValueError) as error:
         raise AccessFailedError(
             f"{name} ({status.st_size} bytes) cannot be mapped: {error}"
         ) from None
+
+
+def _read(descriptor: int, size: int, name: str) -> memoryview:
+    """Return the bytes of a file, in memory of their own."""
+    data = bytearray(size)
+    view, at = memoryview(data), 0
+    try:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        while at < size:
+            piece = os.read(descriptor, min(size - at, 1 << 24))
+            if not piece:
+                raise AccessFailedError(
+                    f"{name} became shorter while it was read: {at} of {size} bytes", filename=name
+                )
+            view[at : at + len(piece)] = piece
+            at += len(piece)
+    except OSError as error:
+        raise _access_error(name, error) from None
+    return view
 
 
 def _access_error(name: str, error: OSError | ValueError) -> AccessFailedError:
@@ -208,14 +277,14 @@ def _inside(name: str) -> str | None:
     return None
 
 
-def _open_file_object(file: BinaryIO) -> ByteSource:
+def _open_file_object(file: BinaryIO, *, copy: bool) -> ByteSource:
     name = getattr(file, "name", None)
     name = name if isinstance(name, str) else f"<{type(file).__name__}>"
     raw = getattr(file, "raw", file)
     if isinstance(raw, io.FileIO):  # not a decompressing reader, which has a fileno() too
         with suppress(OSError, ValueError, AccessFailedError):
             if file.tell() == 0:
-                return _map_descriptor(raw.fileno(), name)
+                return _map_descriptor(raw.fileno(), name, copy=copy)
     try:
         data = cast(object, file.read())
     except (OSError, ValueError) as error:

@@ -6,9 +6,8 @@ needs it is loaded.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -23,11 +22,10 @@ from pteron.format.schema import Tensor
 from pteron.memory.device_allocator import DeviceAllocator, find_device_allocator
 from pteron.memory.device_map import DeviceMap
 from pteron.memory.hierarchical_allocator import Arena, HierarchicalAllocator
+from pteron.memory.turns import ForkSafeLock, Turn
 from pteron.program.memory_plan import MemoryPlan
 from pteron.program.ownership import Owner, Ownership, ProgramOwnership
 from pteron.program.slots import PlannedBuffer
-
-Lock = AbstractContextManager[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class MethodMemory:
     """Owns the arenas of one method instance, and borrows those it shares."""
 
     allocator: HierarchicalAllocator
-    lock: Lock
+    lock: Turn
     report: tuple[BufferReport, ...]
 
 
@@ -65,10 +63,9 @@ class ProgramMemory:
         self._device_map = device_map
         self.ownership = ProgramOwnership(self._plans, lambda tag: str(device_map(tag)))
         self._scratch: dict[int, Arena] = {}
-        self._scratch_lock = threading.RLock()
+        self._scratch_lock = Turn()
         self._state_arenas: dict[int, Arena] = {}
-        self._state_lock = threading.RLock()
-        self._load_lock = threading.RLock()
+        self._load_lock = ForkSafeLock()
         self._initialised: set[object] = set()
         self._named_state: dict[str, tuple[torch.Tensor, torch.device]] = {}
 
@@ -128,7 +125,7 @@ class ProgramMemory:
                 device = self.device(buffer)
                 arenas[buffer.index] = self._arena(name, buffer, buffer.nbytes, device, pinning)
         shares = any(ownership.is_shared for ownership in owners.values())
-        lock: Lock = self._scratch_lock if shares else threading.RLock()
+        lock = self._scratch_lock if shares else Turn()
         return MethodMemory(HierarchicalAllocator(arenas), lock, self._report(name, arenas, owners))
 
     def _report(
@@ -246,7 +243,7 @@ class ProgramMemory:
             return True
 
     @property
-    def lock(self) -> Lock:
+    def lock(self) -> Turn:
         """The lock that methods hold while they run on memory that they share."""
         return self._scratch_lock
 

@@ -33,6 +33,7 @@ class NamedDataMap:
     """
 
     def __init__(self, pte: PteFile, ptds: Sequence[PtdFile] = ()) -> None:
+        self.ptds = tuple(ptds)
         self._files = (pte.source.name, *(ptd.source.name for ptd in ptds))
         self._entries: dict[str, DataEntry] = {}
         for named in pte.program.named_data:

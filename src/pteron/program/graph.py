@@ -240,6 +240,25 @@ class Graph:
         return tuple(self._places.writes)
 
     @cached_property
+    def surviving_inputs(self) -> frozenset[int]:
+        """The planned inputs whose bytes a run leaves as they were."""
+        planned = {i for i in self.plan.inputs if _place(self.plan, i) is not None}
+        if self.straight:
+            return frozenset(i for i in planned if self._places.is_untouched(i))
+        spans: dict[int, ByteOwners] = {}
+        given = set(self.plan.inputs) - self.updated
+        for index in self.writers:
+            place = None if index in given else _place(self.plan, index)
+            if place is not None:
+                spans.setdefault(place[0], ByteOwners()).write(place[1], place[2], index)
+        return frozenset(
+            index
+            for index in planned
+            if (place := _place(self.plan, index)) is not None
+            and not (place[0] in spans and spans[place[0]].read(place[1], place[2])[0])
+        )
+
+    @cached_property
     def last_needed(self) -> list[int]:
         """When what was written through each value is last read, through whichever value."""
         last = list(self.last)
@@ -406,6 +425,8 @@ class _Places:
                 self._view(step, known)
                 continue
             for index in step.writes:
+                if step.guessed:
+                    self._join(index, known)
                 self._check_arguments(number, index, step)
                 self._write(index)
                 known[index] = 1
@@ -419,6 +440,7 @@ class _Places:
         """Put a view where its source is: running the instruction does."""
         for index in step.writes:
             if step.reads and index != step.reads[0]:
+                self._join(step.reads[0], known)
                 self._same[index] = self._root(step.reads[0])
                 self._spans[index] = self._spans[step.reads[0]]
             known[index] = 1
@@ -434,6 +456,17 @@ class _Places:
                     self._same[index] = base
                     self._write(base)
                     self._write(index)
+
+    def is_untouched(self, index: int) -> bool:
+        """Whether a planned input holds at the end what it held at the beginning."""
+        span = self._spans[index]
+        if span is None or self._was_changed(index):
+            return span is None
+        return self._owners[span[0]].is_owned(span[1], span[2], self._root(index))
+
+    def _was_changed(self, index: int) -> bool:
+        root = self._root(index)
+        return any(self._root(one) == root for one in self._graph.updated)
 
     def _root(self, index: int) -> int:
         while index in self._same:

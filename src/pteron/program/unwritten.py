@@ -97,8 +97,11 @@ def find_unwritten(
     others = (written | inputs) - state - declared
     if straight:
         end = len(plan.instructions)
-        times = {index: used_at.get(index, end) for index in state - declared}
+        undeclared = state - declared
+        # What nothing ever writes through the value itself is no state, wherever it is read first.
+        times = {index: used_at.get(index, end) for index in undeclared if index in written}
         aliases = _found_written(plan, times, {i: set_at.get(i, end) for i in others})
+        aliases |= _overlapping(plan, undeclared - written, others)
     else:
         aliases = _overlapping(plan, state - declared, others - maybe_written)
     return Unwritten(tuple(sorted((state - aliases) | declared)), tuple(sorted(aliases)))
