@@ -9,7 +9,7 @@ import torch
 
 from pteron import Runtime
 from support.exporters.kept import Call, KeptProgram
-from support.models import Architecture
+from support.xnnpack_check import compare
 
 UNUSABLE: dict[tuple[str, str], str] = {
     (exporter, name): reason
@@ -22,8 +22,21 @@ UNUSABLE: dict[tuple[str, str], str] = {
 """Programs, by exporter and architecture, that no runtime can run, and why."""
 
 
+def is_unusable(program: KeptProgram) -> bool:
+    """Return whether no runtime can run the program."""
+    return (program.exporter, program.architecture) in UNUSABLE
+
+
+def is_another_function(program: KeptProgram) -> bool:
+    """Return whether the exporter wrote another function than the model's.
+
+    Delegated to XNNPACK, GELU is the exact one, also where the model asks for that of ``tanh``.
+    """
+    return program.architecture == "gelu_tanh" and program.form == "xnnpack"
+
+
 STEPS = 1.5
-"""How far quantized outputs may be apart: one step of theirs, which is more than ``step`` gives."""
+"""How far quantized outputs may be apart: their own step is a little more than ``steps`` gives."""
 
 
 def wheel_reason(program: KeptProgram) -> str | None:
@@ -31,22 +44,34 @@ def wheel_reason(program: KeptProgram) -> str | None:
     return None if program.exporter == "0.7.0" else program.entry.wheel
 
 
-def rtol(entry: Architecture, form: str) -> float:
-    """Return how far a float may be from eager, as a fraction of the largest one of its tensor.
+def rtol(dtype: torch.dtype) -> float:
+    """Return how far an output may be from eager: of its own value and of the largest, together.
 
-    The kernels that XNNPACK has for half precision round at other places than eager's.
+    Sums in another order are some 1e-6 apart. Half precision gets two of its own steps.
     """
-    if "half" not in entry.tags:
-        return 1e-4
-    return entry.rtol if form == "portable" else 2e-2
+    return 2 * torch.finfo(dtype).eps if dtype in (torch.float16, torch.bfloat16) else 1e-5
 
 
-def step(outputs: Sequence[torch.Tensor]) -> list[float]:
+def steps(outputs: Sequence[torch.Tensor]) -> list[float]:
     """Return the 255th part of each output's range: a step, if the output were of 8 bits."""
     return [
         max((wanted.double().max() - wanted.double().min()).item() / 255, 1e-6)
         for wanted in outputs
     ]
+
+
+def assert_near(
+    kept: KeptProgram, got: list[list[torch.Tensor]], want: list[list[torch.Tensor]]
+) -> None:
+    """Assert that outputs agree: floats within ``rtol``, quantized ones within ``STEPS``."""
+    assert len(got) == len(want)
+    for here, there in zip(got, want, strict=True):
+        if kept.form != "static_int8":
+            for ours, theirs in zip(here, there, strict=True):
+                compare([ours], [theirs], rtol=rtol(theirs.dtype))
+            continue
+        for ours, theirs, size in zip(here, there, steps(there), strict=True):
+            compare([ours], [theirs], step=STEPS * size)
 
 
 def in_turn(program: KeptProgram) -> Iterator[tuple[str, list[Call]]]:

@@ -92,8 +92,8 @@ def strides_said() -> Iterator[None]:
     """
     pool = functional.max_pool2d
 
-    def with_stride(x: torch.Tensor, size: Any, stride: Any = None, **rest: Any) -> torch.Tensor:
-        return pool(x, size, size if stride is None else stride, **rest)
+    def with_stride(x: Any, size: Any, stride: Any = None, *rest: Any, **more: Any) -> torch.Tensor:
+        return pool(x, size, size if stride is None else stride, *rest, **more)
 
     with mock.patch.object(functional, "max_pool2d", with_stride):
         yield
@@ -103,7 +103,8 @@ def said(error: BaseException) -> str:
     """Return the first line of the error that all others came from."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    text = str(error.args[0] if error.args else error)  # str() of a KeyError is one line of repr
+    return f"{type(error).__name__}: {text}".splitlines()[0][:200]
 
 
 def export_all(listing: Path) -> None:

@@ -86,6 +86,11 @@ def own_norms() -> Any:
     return forward(net, *images(2, 5, 16))
 
 
+@add("gelu_tanh")
+def gelu_tanh() -> Any:
+    return forward(nn.GELU(approximate="tanh"), (torch.linspace(-4, 4, 64)[None],))
+
+
 @add("t5_encoder")
 def t5_encoder() -> Any:
     from transformers.models.t5 import T5Config, T5EncoderModel

@@ -24,17 +24,11 @@ def verdict(program: KeptProgram, run: Callable[[KeptProgram], Outputs]) -> str:
         outputs = run(program)
     except (PteronError, RuntimeError):
         return "refused"
-    worst = 0.0
-    for got, want in zip(outputs, check.wanted(program), strict=True):
-        for ours, eager, step in zip(got, want, check.step(want), strict=True):
-            if ours.shape != eager.shape or ours.dtype != eager.dtype:
-                return "different"
-            room = step * check.STEPS
-            if program.form != "static_int8":
-                room = check.rtol(program.entry, program.form) * eager.double().abs().max().item()
-            apart = (ours.double() - eager.double()).abs().max().item()
-            worst = max(worst, apart / max(room, 1e-7))
-    return "equal" if worst <= 1.0 else "different"
+    try:
+        check.assert_near(program, outputs, check.wanted(program))
+    except AssertionError:
+        return "different"
+    return "equal"
 
 
 def main() -> None:
