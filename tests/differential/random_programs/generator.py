@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -14,13 +15,16 @@ from differential.random_programs.operators import ROWS
 from differential.random_programs.own_kernels import fresh_state
 from differential.random_programs.recipe import (
     Branch,
+    Call,
     Layout,
     Recipe,
     Ref,
     Role,
     Step,
     Value,
+    refs,
     root,
+    walk,
 )
 from differential.random_programs.sketch import (
     CLASSES,
@@ -96,8 +100,19 @@ def _try(seed: int, rng: random.Random, exports: bool) -> Recipe | None:
     if any(v.source is not None and not v.silent and _is_blank(s, v.source) for v in s.values):
         # Nothing but its name tells state from memory that a view writes.
         layout = replace(layout, state_named=True)
+    if any(_is_blank(s, i) for i in _given_to_delegates(s)):
+        # Nor from a delegate's result, if nothing else uses it.
+        layout = replace(layout, state_named=True)
     recipe = Recipe(seed, tuple(s.values), tuple(s.steps), tuple(s.inputs), outputs, (), layout)
     return _with_calls(recipe, s)
+
+
+def _given_to_delegates(s: Sketch) -> Iterator[int]:
+    """Yield the values that delegates are given."""
+    for step in walk(tuple(s.steps)):
+        if isinstance(step, Call) and step.op.startswith("delegate::"):
+            for arg in step.args:
+                yield from refs(arg)
 
 
 def _is_blank(s: Sketch, index: int) -> bool:

@@ -114,7 +114,7 @@ def llama(name: str) -> Callable[..., Any]:
 def update_cache(value: Tensor, cache: Tensor, start: int) -> Tensor:
     """Write the values from a position on."""
     cache[:, start : start + value.shape[1]] = value
-    return torch.empty(1)
+    return torch.zeros(1)
 
 
 def update_cache_with_indices(value: Tensor, cache: Tensor, start: int, places: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def update_cache_with_indices(value: Tensor, cache: Tensor, start: int, places: 
     for batch, row in enumerate(places.tolist()):
         for token, place in enumerate(row):
             cache[batch, place] = value[batch, token]
-    return torch.empty(1)
+    return torch.zeros(1)
 
 
 def sdpa_with_kv_cache(
