@@ -19,6 +19,7 @@ from pteron.executor.evalue import ValueTable
 from pteron.executor.interpreter import END, Block, Call, run
 from pteron.format.schema import JumpFalseCall, Tensor
 from pteron.memory.cuda_runtime import OwnStream
+from pteron.memory.turns import ForkSafeLock
 from pteron.program.disasm import format_instruction, format_value
 
 WARM_UP_RUNS = 2
@@ -51,11 +52,29 @@ def check_capturable(table: ValueTable, bound: BoundPlan) -> None:
             raise NotSupportedError(
                 f"{prefix}: its shapes are dynamic, the first is {format_value(plan, index)}"
             )
+    _refuse_numbers_of_the_host(table, bound, prefix)
     if not any(step.device.type == "cuda" for step in bound.steps):
         raise NotSupportedError(
             f"{prefix}: none of its instructions runs on a CUDA device",
             hint='load the program with device_map={"cpu": "cuda"} to run a portable method there',
         )
+
+
+def _refuse_numbers_of_the_host(table: ValueTable, bound: BoundPlan, prefix: str) -> None:
+    """Refuse steps on a device that read a number which may be another one in the next call."""
+    plan = table.plan
+    for step in bound.steps:
+        if step.device.type != "cuda":
+            continue
+        for arg in getattr(plan.instructions[step.instruction], "args", ()):
+            for index in table.items(arg):
+                if not table.is_tensor(index) and index in table.scalars_written:
+                    raise NotSupportedError(
+                        f"{prefix}: instruction {step.instruction} "
+                        f"({format_instruction(plan, step.instruction)}) reads the number "
+                        f"{format_value(plan, index)}, which may change from call to call; a graph "
+                        "would keep it"
+                    )
 
 
 def capture(table: ValueTable, bound: BoundPlan) -> Captured:
@@ -102,22 +121,34 @@ def _record(
     """Record steps as one graph; return its replay.
 
     torch keeps a cuBLAS workspace for each stream, in memory that anybody may give back (a capture
-    of torch.compile does). On a stream that was never used before, the workspace is made while the
-    graph is captured, and so lies in the graph's own memory.
+    of torch.compile does). They are dropped before a recording, so that the workspace is made in
+    it, in the graph's own memory, and after it, so that no later graph uses that. One recording
+    runs at a time in a process. torch does not go back to the stream before if a recording fails.
     """
     graph = torch.cuda.CUDAGraph()
     step = steps[0]
-    try:
-        with (
-            torch.cuda.device(device),
-            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
-        ):
-            for step in steps:
-                step.call()
-    except RuntimeError as error:
-        text = format_instruction(table.plan, step.instruction)
-        raise NotSupportedError(
-            f"method {table.plan.name!r} cannot be captured into a CUDA graph: instruction "
-            f"{step.instruction} ({text}) does what a graph cannot hold: {error}"
-        ) from error
+    with _recording, torch.cuda.device(device):
+        before = torch.cuda.current_stream(device)
+        try:
+            torch._C._cuda_clearCublasWorkspaces()
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                for step in steps:
+                    step.call()
+        except RuntimeError as error:
+            raise _refusal(table, step, error) from error
+        finally:
+            torch.cuda.set_stream(before)
+            torch._C._cuda_clearCublasWorkspaces()
     return graph.replay
+
+
+_recording = ForkSafeLock()
+
+
+def _refusal(table: ValueTable, step: Step, error: RuntimeError) -> NotSupportedError:
+    """Return the error for an instruction that cannot be recorded."""
+    text = format_instruction(table.plan, step.instruction)
+    return NotSupportedError(
+        f"method {table.plan.name!r} cannot be captured into a CUDA graph: instruction "
+        f"{step.instruction} ({text}) does what a graph cannot hold: {error}"
+    )

@@ -33,6 +33,7 @@ from pteron.executor.outputs import Outputs
 from pteron.executor.passes import LeftOut
 from pteron.executor.signature import Signature, ValueInfo
 from pteron.executor.state import State
+from pteron.memory.device_order import DeviceOrder
 from pteron.memory.program_memory import BufferReport, MethodMemory
 from pteron.program.disasm import format_window
 from pteron.program.html import heading, values_table
@@ -84,6 +85,8 @@ class Method:
         self._has_outputs = False
         self._lent = False
         self._use = MemoryUse(table, memory)
+        self._order = DeviceOrder(memory.lock, [d for d in table.devices if d is not None])
+        self._order.finish_load()
         self._closed = False
 
     # -- running ---------------------------------------------------------------------------------
@@ -164,6 +167,8 @@ class Method:
                     hint="call run() first, or execute(inputs)",
                 )
             self._use.check_outputs(self.name)
+            if self._order:
+                self._order.begin()
             return self._outputs.collect(borrow=self._lend(borrow))
 
     def turn(self) -> AbstractContextManager[object]:
@@ -190,6 +195,8 @@ class Method:
             raise self._signature.wrong_number(len(inputs))
         inputs = self._use.protect(inputs, lent=self._lent)
         self._use.take_inputs(self.name)
+        if self._order:
+            self._order.begin()
         with torch.inference_mode():
             for put, given in zip(self._inputs, inputs, strict=True):
                 put(given)
@@ -205,6 +212,8 @@ class Method:
         self._keep_alive.check_files()
         turn = self._memory.lock
         self._use.begin_run(self.name)
+        if self._order:
+            self._order.begin()
         turn.running = self.name
         try:
             self._run_and_check(observer)
@@ -257,6 +266,7 @@ class Method:
             if self._captured is not None:
                 return
             check_capturable(self._table, self._bound)
+            self._order.begin()
             hidden = [n for n, handle in self._delegates.items() if handle.hides_state]
             if hidden:
                 raise NotSupportedError(
@@ -427,6 +437,8 @@ class Method:
         """
         with self._memory.lock, isolated(), torch.inference_mode():
             self._check_open()
+            if self._order:
+                self._order.begin()
             for slot in self._table.state.values():
                 slot.reset()
             for handle in self._delegates.values():

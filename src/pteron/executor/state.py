@@ -31,6 +31,7 @@ class State(Mapping[str, torch.Tensor]):
 
     def _slots(self) -> dict[str, StateSlot]:
         self._method._check_open()
+        self._method._order.begin()
         slots = self._method._table.state
         return {slot.name or f"value_{index}": slot for index, slot in slots.items()}
 

@@ -63,18 +63,28 @@ def free(pointer: int, index: int) -> None:
 
 
 class OwnStream:
-    """Owns a CUDA stream that nobody else uses; torch's own streams come from a pool of 32."""
+    """Borrows a CUDA stream that nobody else uses; torch's own streams come from a pool of 32.
+
+    A stream that torch was given is never destroyed: torch keeps memory by the stream's address. It
+    is kept for the next who asks.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        pointer = ctypes.c_void_p()
-        with torch.cuda.device(device):
-            code = _runtime().cudaStreamCreateWithFlags(ctypes.byref(pointer), _NON_BLOCKING)
-        if code != 0 or pointer.value is None:
-            raise InternalError(f"{device}: cudaStreamCreateWithFlags failed with code {code}")
-        self.stream = torch.cuda.ExternalStream(pointer.value, device)  # type: ignore[no-untyped-call]
-        weakref.finalize(self, _destroy, pointer.value, device.index or 0).atexit = False
+        index = device.index or 0
+        with _streams_lock:
+            idle = _idle_streams.setdefault(index, [])
+            self.stream = idle.pop() if idle else _new_stream(device)
+        weakref.finalize(self, idle.append, self.stream).atexit = False
 
 
-def _destroy(pointer: int, index: int) -> None:
-    with torch.cuda.device(index):
-        _runtime().cudaStreamDestroy(pointer)
+_idle_streams: dict[int, list[torch.cuda.Stream]] = {}
+_streams_lock = threading.Lock()
+
+
+def _new_stream(device: torch.device) -> torch.cuda.Stream:
+    pointer = ctypes.c_void_p()
+    with torch.cuda.device(device):
+        code = _runtime().cudaStreamCreateWithFlags(ctypes.byref(pointer), _NON_BLOCKING)
+    if code != 0 or pointer.value is None:
+        raise InternalError(f"{device}: cudaStreamCreateWithFlags failed with code {code}")
+    return torch.cuda.ExternalStream(pointer.value, device)  # type: ignore[no-untyped-call]

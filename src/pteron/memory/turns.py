@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from types import TracebackType
+from typing import Any
 
 from pteron.errors import InvalidStateError
 
@@ -57,7 +58,7 @@ class Turn(ForkSafeLock):
     wait, and are refused by :meth:`begin`.
     """
 
-    __slots__ = ("running", "writes", "written_by")
+    __slots__ = ("running", "streams", "writes", "written_by")
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,6 +68,8 @@ class Turn(ForkSafeLock):
         """How often inputs were given to a method on this memory, or one ran."""
         self.written_by = ""
         """The method that wrote last."""
+        self.streams: dict[Any, Any] = {}
+        """The stream of the last turn on each device (:mod:`pteron.memory.device_order`)."""
 
     def write(self, method: str) -> int:
         """Note that a method is about to write to the memory; return the new count.
