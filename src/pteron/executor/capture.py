@@ -8,6 +8,7 @@ stay outside: the steps are cut into runs on the device, one graph each.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -125,16 +126,19 @@ def _record(
     it, in the graph's own memory, and after it, so that no later graph uses that. One recording
     runs at a time in a process. torch does not go back to the stream before if a recording fails.
     """
-    graph = torch.cuda.CUDAGraph()
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     step = steps[0]
     with _recording, torch.cuda.device(device):
         before = torch.cuda.current_stream(device)
         try:
             torch._C._cuda_clearCublasWorkspaces()
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
                 for step in steps:
                     step.call()
         except RuntimeError as error:
+            with suppress(RuntimeError, AttributeError):
+                # torch skips this if a recording fails, and then gives no memory back any more.
+                torch._C._cuda_endAllocateToPool(device.index or 0, pool)
             raise _refusal(table, step, error) from error
         finally:
             torch.cuda.set_stream(before)
