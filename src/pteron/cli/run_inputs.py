@@ -204,7 +204,7 @@ def _too_many(
 ) -> InvalidArgumentError:
     siblings = [other.entry for other in given if other.word == one.word]
     takes = f"the method takes {_listed(wanted)}"
-    if len(siblings) == 1:
+    if len(siblings) == 1 or not any(siblings):
         return InvalidArgumentError(f"--input {one.word} is one too many: {takes}")
     names = ", ".join(siblings[:8])
     return InvalidArgumentError(
