@@ -140,8 +140,14 @@ def _refuse_words(parser: Parser, verb: str, unknown: list[str]) -> None:
         parser.fail(f"`pteron {verb}` takes one file; {unknown[0]!r} is one too many", hint)
     from difflib import get_close_matches
 
-    option = options[0].partition("=")[0]
+    option, _, attached = options[0].partition("=")
     near = get_close_matches(option, parser._option_string_actions, n=1)
+    value = attached or next((word for word in unknown if not word.startswith("-")), "")
+    if verb == "run" and value and option.startswith("--") and near != ["--input"]:
+        parser.fail(
+            f"`pteron run` has no option {option}",
+            f"to give an input of that name: `--input {option[2:]}={value}`",
+        )
     meant = f" (did you mean {near[0]}?)" if near else ""
     parser.error(f"`pteron {verb}` has no option {option}{meant}")
 
