@@ -84,6 +84,11 @@ class Program:
         kernels: Mapping[str, Any] | None = None,
         backends: Mapping[str, pteron.Backend | str] | None = None,
     ) -> None:
+        if not isinstance(source, ByteSource):
+            raise InvalidTypeError(
+                f"a Program is made by load_program, not from {type(source).__name__}",
+                hint="call Runtime.get().load_program(path)",
+            )
         check_settings(device_map, native_code, kernels, backends, optimize)
         self._sources = (source, *data_sources)
         self._pte = read_pte(source)
