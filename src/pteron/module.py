@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch.utils._pytree as pytree
 
@@ -68,6 +68,11 @@ class Module:
 
     def run_method(self, method_name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Run a method with the arguments that the exported module took."""
+        if method_name not in self.method_names and method_name == "forward":
+            error = no_such_method(method_name, dict.fromkeys(self.method_names))
+            names = " or ".join(f"module.{name}(...)" for name in sorted(self.method_names)[:4])
+            error.hint = f"call {names}"
+            raise error
         method: Method = self._program.load_method(method_name)
         containers = self._containers(method_name)
         return containers.unflatten(method.execute(containers.flatten(args, kwargs)))
@@ -79,7 +84,11 @@ class Module:
                 return self._function(name)
             if name == "__signature__" and "forward" in program.method_names:
                 return self._containers("forward").signature()
-        raise AttributeError(f"{type(self).__name__!r} has no attribute or method {name!r}")
+            near = nearest(name, [one for one in dir(self) if not one.startswith("_")])
+            remedy = _INSTEAD.get(name) or (f"did you mean {near}?" if near is not None else None)
+            if remedy is not None:
+                raise AttributeError(f"a pteron.Module has no attribute {name!r}: {remedy}")
+        raise AttributeError(f"a pteron.Module has no attribute or method {name!r}")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.method_names})
@@ -212,6 +221,10 @@ class _Containers:
         ]
         for what, given, wanted in pairs:
             if pytree.tree_structure(given) != pytree.tree_structure(wanted):
+                if isinstance(wanted, int) and isinstance(given, (list, tuple)):
+                    wants = self._flat.inputs[wanted].type_text
+                    got = f"got a {type(given).__name__}; give torch.tensor(...)"
+                    return f"{self._what}: {what} takes {wants}, {got}"
                 return (
                     f"{self._what}: {what} has the form {_shown(wanted)}, got {_shown(given)}; "
                     "* stands for a tensor or number"
@@ -271,9 +284,34 @@ def _spec(encoded: str) -> pytree.TreeSpec | None:
 
 
 def _shown(tree: Any) -> str:
-    """Return the form of nested values, each value as ``*``."""
+    """Return the form of nested values, each value as ``*``; a long one is cut."""
     spec = pytree.tree_structure(tree)
-    return str(pytree.tree_unflatten(["*"] * spec.num_leaves, spec)).replace("'*'", "*")
+    text = str(pytree.tree_unflatten(["*"] * spec.num_leaves, spec)).replace("'*'", "*")
+    return text if len(text) <= 120 else f"{text[:100]}... ({spec.num_leaves:,} values)"
+
+
+_ON_LOAD: Final = 'open the program with device_map={"cpu": "cuda"}'
+_INSTEAD: Final = {
+    "eval": "a program is always in inference mode; leave the call out",
+    "train": "a program cannot be trained",
+    "to": f"to run on another device, {_ON_LOAD}",
+    "cuda": f"to run on a GPU, {_ON_LOAD}",
+    "cpu": "a program stays on the device that it was opened for",
+    "half": "element types are fixed at export",
+    "float": "element types are fixed at export",
+    "double": "element types are fixed at export",
+    "bfloat16": "element types are fixed at export",
+    "parameters": "module.program.constants() has the weights",
+    "named_parameters": "module.program.constants() has the weights",
+    "buffers": "module.program.constants() has the weights",
+    "state_dict": "module.program.constants() has the weights",
+    "constants": "module.program.constants() has the weights",
+    "state": "module.program.load_method(name).state has the mutable buffers",
+    "inputs": "module.program.load_method(name).inputs lists them",
+    "outputs": "module.program.load_method(name).outputs lists them",
+    "example_inputs": "module.program.load_method(name).example_inputs() makes them",
+}
+"""What to do in place of an attribute that torch.nn.Module or a pteron.Method has."""
 
 
 def _count(number: int, noun: str) -> str:

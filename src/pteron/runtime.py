@@ -88,7 +88,12 @@ class Program:
         kernels: Mapping[str, Any] | None = None,
         backends: Mapping[str, pteron.Backend | str] | None = None,
     ) -> None:
-        check_settings(device_map, native_code, kernels, backends)
+        if not isinstance(source, ByteSource):
+            raise InvalidTypeError(
+                f"a Program is made by load_program, not from {type(source).__name__}",
+                hint="call Runtime.get().load_program(path)",
+            )
+        check_settings(device_map, native_code, kernels, backends, optimize)
         self._sources = (source, *data_sources)
         self._pte = read_pte(source)
         self._verified = verify_program(self._pte)
@@ -97,6 +102,7 @@ class Program:
         self._plans: dict[str, ExecutionPlan] = {
             plan.name: plan for plan in self._pte.program.execution_plan
         }
+        _check_kernel_names(kernels or {}, self._plans, source.name)
         self._settings = Settings(device_map, native_code, optimize, kernels, backends)
         self._context: LoadContext | None = None
         self._methods: dict[str, pteron.Method] = {}
@@ -336,6 +342,7 @@ class Runtime:
             optimize: False runs every instruction as the file has it: no constant is computed at
                 load and no copy left out. ``PTERON_OPTIMIZE=0`` in the environment does the same.
             kernels: Functions by operator name, for this program only, over the registered ones.
+                The program has to call each of these operators.
             backends: Backends by id, for this program only; ``"executorch"`` asks for that
                 package's runtime in this process, for files that you trust: a damaged delegate may
                 end it. Delegates that pteron does not know run there in a process of their own.
@@ -345,10 +352,11 @@ class Runtime:
             InvalidProgramError: What is wrong with the file, all of it.
             InvalidExternalDataError: The same for a data file.
             InvalidArgumentError: An argument is not one of those allowed.
+            NotFoundError: A file does not exist, or ``kernels`` has an operator that is not called.
 
         """
         del verification
-        check_settings(device_map, native_code, kernels, backends)
+        check_settings(device_map, native_code, kernels, backends, optimize)
         begin = time.perf_counter()
         if copy not in ("small", "file"):
             raise InvalidArgumentError(f"copy is 'small' or 'file', got {copy!r}")
@@ -466,7 +474,7 @@ def no_such_method(name: object, known: Mapping[str, object]) -> NotFoundError:
 
 
 def check_settings(
-    device_map: object, native_code: object, kernels: object, backends: object
+    device_map: object, native_code: object, kernels: object, backends: object, optimize: object
 ) -> None:
     """Raise for an argument of ``load_program`` that cannot be right, before anything is read."""
     allowed = get_args(NativeCode)
@@ -485,8 +493,28 @@ def check_settings(
                 f"{name} is a mapping from {what}, got {type(value).__name__}{text}",
                 hint=f"write {name}={example}",
             )
+    if not isinstance(optimize, bool):
+        raise InvalidTypeError(f"optimize is True or False, got {optimize!r}")
     for tag in device_map if isinstance(device_map, Mapping) else ():
         canonical_tag(tag)
+
+
+def _check_kernel_names(
+    kernels: Mapping[str, Any], plans: Mapping[str, ExecutionPlan], path: str
+) -> None:
+    """Refuse a kernel for an operator that the program never calls: it would not run."""
+    if not kernels:
+        return
+    called = {operator.full_name for plan in plans.values() for operator in plan.operators}
+    for name in kernels:
+        if name in called:
+            continue
+        near = nearest(str(name), called)
+        meant = f" (did you mean {near}?)" if near is not None else ""
+        raise NotFoundError(
+            f"kernels has {name!r}, but {path} does not call that operator{meant}",
+            hint="`pteron inspect` lists the operators that a file calls",
+        )
 
 
 def device_hint(device_map: pteron.DeviceMapping | None, others: int, device: str) -> str:

@@ -186,6 +186,17 @@ def test_styles_can_be_refused(
     assert show_on(terminal, "inspect", str(DIGITS)) == cli("inspect", DIGITS).out
 
 
+def test_tables_fit_a_terminal_without_styles(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    styled = show_on(terminal, "inspect", str(DIGITS))
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = show_on(Terminal(), "inspect", str(DIGITS))
+    assert max(map(len, plain.splitlines())) <= 60
+    assert plain == without_styles(styled) != styled
+
+
 def test_a_name_in_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
     data = (ROOT / ADD).read_bytes()
     evil = tmp_path / "evil.pte"

@@ -69,6 +69,7 @@ def _write_inputs(folder: Path) -> None:
     with zipfile.ZipFile(folder / "ts.pt", "w") as archive:
         archive.writestr("ts/constants.pkl", b"")
     (folder / "labels2.txt").write_text("cat\ndog\n")
+    (folder / "table.csv").write_text("1,2\n")
 
 
 def _write_foreign(folder: Path, programs: Path) -> None:

@@ -145,7 +145,7 @@ def test_methods_are_attributes() -> None:
 
 def test_names_that_are_not_there() -> None:
     module = Module(plain_programs.doubled().pte)
-    with pytest.raises(AttributeError, match="'Module' has no attribute or method 'encode'"):
+    with pytest.raises(AttributeError, match="Module has no attribute or method 'encode'"):
         module.encode  # noqa: B018
     text = "the program has no method 'encode'; it has: forward"
     with pytest.raises(NotFoundError, match=re.escape(text)):

@@ -105,9 +105,11 @@ def run(args: argparse.Namespace) -> int:
 def _one_method(facts: Program | DataFile, name: str | None) -> str:
     """Return the method that --bound is about."""
     names = [method["name"] for method in cast("Program", facts).get("methods", ())]
+    if not names:
+        raise InvalidArgumentError("--bound is about a method; the file has none")
     if name is None and len(names) != 1:
         raise InvalidArgumentError(
-            f"--bound is about one method; the file has {', '.join(names) or 'none'}",
+            f"--bound is about one method; the file has {', '.join(names)}",
             hint="choose one with --method NAME",
         )
     return names[0] if name is None else name

@@ -119,8 +119,10 @@ def _run(words: list[str]) -> int:
 
         return show_completion(words[1:])
     parser = build_parser(words[0])
-    if not words[0].startswith("-"):
-        _check_verb(parser, words[0])
+    if words[0].startswith("-"):
+        _check_option(parser, words)
+    else:
+        _check_verb(parser, words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
         _refuse_words(args.parser, words[0], unknown)
@@ -131,20 +133,46 @@ def _refuse_words(parser: Parser, verb: str, unknown: list[str]) -> None:
     """Refuse words that the parser of a verb did not know."""
     options = [word for word in unknown if word.startswith("-")]
     if not options:
-        hint = "`pteron verify` takes several" if verb != "verify" else "put files first"
+        if verb == "run":
+            hint = f"inputs are given with --input: `--input {unknown[0]}`"
+        else:
+            hint = "`pteron verify` takes several" if verb != "verify" else "put files first"
         parser.fail(f"`pteron {verb}` takes one file; {unknown[0]!r} is one too many", hint)
     from difflib import get_close_matches
 
-    option = options[0].partition("=")[0]
+    option, _, attached = options[0].partition("=")
     near = get_close_matches(option, parser._option_string_actions, n=1)
+    value = attached or next((word for word in unknown if not word.startswith("-")), "")
+    if verb == "run" and value and option.startswith("--") and near != ["--input"]:
+        parser.fail(
+            f"`pteron run` has no option {option}",
+            f"to give an input of that name: `--input {option[2:]}={value}`",
+        )
     meant = f" (did you mean {near[0]}?)" if near else ""
     parser.error(f"`pteron {verb}` has no option {option}{meant}")
 
 
-def _check_verb(parser: Parser, word: str) -> None:
+def _check_option(parser: Parser, words: list[str]) -> None:
+    """Refuse an option before the verb; only the command's own may stand there."""
+    option = words[0].partition("=")[0]
+    if option in parser._option_string_actions:
+        return
+    if option == "-V":
+        parser.fail("`pteron` has no option -V", "`pteron --version`")
+    names = [verb.name for verb in VERBS]
+    verb = next((word for word in words if word in names), "VERB")
+    parser.fail(
+        f"`pteron` has no option {option}", f"options come after the verb: `pteron {verb} {option}`"
+    )
+
+
+def _check_verb(parser: Parser, words: list[str]) -> None:
+    word = words[0]
     names = [verb.name for verb in VERBS]
     if word in names:
         return
+    if word == "help" and words[1:2] and words[1] in names:
+        parser.fail("'help' is not a verb", f"`pteron {words[1]} --help`")
     if word in ("version", "help"):
         parser.fail(f"{word!r} is not a verb", f"`pteron --{word}`")
     if Path(word).exists() or word.endswith((".pte", ".ptd")):
@@ -192,6 +220,7 @@ def _complete(parser: Parser, name: str) -> None:
 _AS_OPTIONS: Final = (
     (r"device_map=\{['\"]([\w:]+)['\"]: ['\"]([\w:]+)['\"]\}", r"--device-map \1=\2"),
     (r"\bas data_path\b", "with --data"),
+    (r"read it first and hand over the bytes", "copy it to a file first"),
     (r"\bdata_path\b", "--data"),
     (r"native_code=['\"](\w+)['\"]", r"--native-code \1"),
 )

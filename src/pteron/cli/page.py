@@ -82,26 +82,30 @@ class Page:
     def show(self) -> None:
         """Write the page to stdout: with styles and in its width on a terminal, else plain."""
         stream = sys.stdout
-        if stream is None or not is_terminal(stream):
+        if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
             write(self.plain())
             return
         width = line_width(stream)
-        write("".join(f"{line}\n" for block in self.blocks for line in _styled(block, width)))
+        codes = _CODES if is_terminal(stream) else ("", "", "")
+        lines = (line for block in self.blocks for line in _styled(block, width, codes))
+        write("".join(f"{line}\n" for line in lines))
 
 
-_BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+_CODES = ("\x1b[1m", "\x1b[2m", "\x1b[0m")
+"""What begins bold and dim text, and ends both."""
 
 
-def _styled(block: Block, width: int) -> list[str]:
+def _styled(block: Block, width: int, codes: tuple[str, str, str]) -> list[str]:
     """Return the lines of a block on a terminal."""
+    bold, dim, plain = codes
     if isinstance(block, Heading):
-        return [f"{_BOLD}{line}{_PLAIN}" for line in wrapped(block.text, width)]
+        return [f"{bold}{line}{plain}" for line in wrapped(block.text, width)]
     if isinstance(block, Line):
         return [block.text] if block.drawn else wrapped(block.text, width)
     lines = fitted(block, width)
     if lines is None:
         return records(block, width)
-    return [f"{_DIM}{lines[0]}{_PLAIN}", *lines[1:]]
+    return [f"{dim}{lines[0]}{plain}", *lines[1:]]
 
 
 def _plain(block: Block) -> str:

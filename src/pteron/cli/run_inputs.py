@@ -204,7 +204,7 @@ def _too_many(
 ) -> InvalidArgumentError:
     siblings = [other.entry for other in given if other.word == one.word]
     takes = f"the method takes {_listed(wanted)}"
-    if len(siblings) == 1:
+    if len(siblings) == 1 or not any(siblings):
         return InvalidArgumentError(f"--input {one.word} is one too many: {takes}")
     names = ", ".join(siblings[:8])
     return InvalidArgumentError(
@@ -225,7 +225,12 @@ def _read_for(word: str, info: ValueInfo, image_scale: str | None) -> Any:
     try:
         return _literal(word)
     except (ValueError, RecursionError):
-        raise InvalidArgumentError(f"--input {word!r}: {_why_unreadable(word)}") from None
+        hint = None
+        if Path(word).is_file():
+            hint = 'save an array as .npy: numpy.save("x.npy", array)'
+        raise InvalidArgumentError(
+            f"{info.label}, {info.type_text}, --input {word!r}: {_why_unreadable(word)}", hint=hint
+        ) from None
 
 
 def _why_unreadable(word: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pteron.errors import InvalidArgumentError, NotFoundError
+from pteron.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
 from pteron.executor.evalue import StateSlot
 from pteron.executor.hints import describe
 from pteron.executor.inputs import as_tensor
@@ -86,6 +86,11 @@ class State(Mapping[str, torch.Tensor]):
             NotFoundError: There is no state of a name.
 
         """
+        if not isinstance(saved, Mapping):
+            raise InvalidTypeError(
+                f"state.restore() takes what state.snapshot() returned, a dict; "
+                f"got {type(saved).__name__}"
+            )
         with self._method._memory.lock, isolated(), torch.inference_mode():
             missing = [name for name in self if name not in saved]
             pairs = [self._checked(name, value) for name, value in saved.items()]

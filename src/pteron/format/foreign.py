@@ -51,6 +51,12 @@ _MAGIC: Final[tuple[tuple[int, bytes, ForeignFile], ...]] = (
     (0, b"\x89HDF", ForeignFile("an HDF5 file", _EXPORT)),
     (0, b"\x93NUMPY", ForeignFile("a numpy array", "give it as an input")),
     (0, b"\x80\x02", ForeignFile("a Python pickle, such as an old torch.save file", _EXPORT)),
+    (0, b"\x80\x03", ForeignFile("a Python pickle", _EXPORT)),
+    (0, b"\x80\x04", ForeignFile("a Python pickle", _EXPORT)),
+    (0, b"\x80\x05", ForeignFile("a Python pickle", _EXPORT)),
+    (0, b"\x89PNG", ForeignFile("a picture", "give it as an input")),
+    (0, b"\xff\xd8\xff", ForeignFile("a picture", "give it as an input")),
+    (0, b"%PDF", ForeignFile("a PDF document", "give the .pte file")),
     (0, b"\x7fELF", ForeignFile("a compiled library or executable", "give the .pte file")),
     (0, b"MZ", ForeignFile("a Windows library or executable", "give the .pte file")),
     (

@@ -261,6 +261,9 @@ def _alike(path: Path, folder: Path) -> str | None:
     """Name the file in a folder whose name is most like one that does not exist."""
     from difflib import get_close_matches  # only for an error
 
+    for suffix in (".pte", ".ptd"):
+        if path.name and path.with_name(path.name + suffix).is_file():
+            return f"did you mean {path.with_name(path.name + suffix)}?"
     with suppress(OSError):
         near = get_close_matches(path.name, [one.name for one in folder.iterdir()], n=1, cutoff=0.8)
         if near:
