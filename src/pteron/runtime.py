@@ -352,7 +352,7 @@ class Runtime:
             InvalidProgramError: What is wrong with the file, all of it.
             InvalidExternalDataError: The same for a data file.
             InvalidArgumentError: An argument is not one of those allowed.
-            NotFoundError: A file does not exist, or ``kernels`` has an operator that is not called.
+            NotFoundError: A file does not exist, or ``kernels`` has a misspelt operator.
 
         """
         del verification
@@ -502,7 +502,10 @@ def check_settings(
 def _check_kernel_names(
     kernels: Mapping[str, Any], plans: Mapping[str, ExecutionPlan], path: str
 ) -> None:
-    """Refuse a kernel for an operator that the program never calls: it would not run."""
+    """Refuse a kernel whose name is nearly that of an operator that is called; log other strangers.
+
+    Such a kernel never runs. One mapping may serve several programs, so that is no error as such.
+    """
     if not kernels:
         return
     called = {operator.full_name for plan in plans.values() for operator in plan.operators}
@@ -510,9 +513,11 @@ def _check_kernel_names(
         if name in called:
             continue
         near = nearest(str(name), called)
-        meant = f" (did you mean {near}?)" if near is not None else ""
+        if near is None:
+            logger.warning("kernels has %r, but %s does not call that operator", name, path)
+            continue
         raise NotFoundError(
-            f"kernels has {name!r}, but {path} does not call that operator{meant}",
+            f"kernels has {name!r}, but {path} does not call that operator (did you mean {near}?)",
             hint="`pteron inspect` lists the operators that a file calls",
         )
 
